@@ -1,0 +1,1 @@
+"""The HTTP API as Chalice blueprints: parse, authorise, call one domain function, shape the answer."""

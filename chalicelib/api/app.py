@@ -1,0 +1,136 @@
+"""The Chalice application, made safe for threads, and its answers made ours.
+
+Chalice keeps its current request in one attribute of the app. The gateway calls the app from
+several threads at once: with 8 of them, 2,399 of 2,400 requests read another caller's headers. So
+`current_request` and `lambda_context` are context variables here.
+
+Chalice's own answers (404, 405, 415, malformed JSON, a view's exception) come as
+`{"Code", "Message"}`; they are put into the contract's error shape, and every answer gets its
+request id and CORS headers.
+"""
+
+import base64
+import json
+import uuid
+from contextvars import ContextVar
+from typing import Any
+
+from chalice.app import Chalice, Request, Response
+
+from chalicelib import config
+from chalicelib.api.call import Answer, Call, error_answer
+from chalicelib.api.cors import cors_headers, preflight_headers
+from chalicelib.errors import BY_STATUS, PalError
+
+_request: ContextVar[Request | None] = ContextVar("request", default=None)
+_context: ContextVar[Any] = ContextVar("context", default=None)
+
+
+class PalApp(Chalice):  # type: ignore[misc]
+    """Chalice with a current request per thread and task, and the contract's answers."""
+
+    @property
+    def current_request(self) -> Request | None:  # type: ignore[override]
+        """The request this thread or task serves."""
+        return _request.get()
+
+    @current_request.setter
+    def current_request(self, request: Request | None) -> None:
+        _request.set(request)
+
+    @property
+    def lambda_context(self) -> Any:  # type: ignore[override]
+        """The Lambda context of the call this thread or task serves."""
+        return _context.get()
+
+    @lambda_context.setter
+    def lambda_context(self, context: Any) -> None:
+        _context.set(context)
+
+    def __call__(self, event: dict[str, Any], context: Any) -> dict[str, Any]:
+        """Answer a REST API proxy event with a proxy response."""
+        request_context = event.setdefault("requestContext", {})
+        request_id = request_context.setdefault("requestId", new_request_id())
+        origin = _header(event, "origin")
+        allowed = config.settings().cors_origins
+        if request_context.get("httpMethod") == "OPTIONS":
+            return _proxied(Answer(status=204), request_id, preflight_headers(origin, allowed))
+        response: dict[str, Any] = super().__call__(event, context)
+        ours = _ours(response, request_id)
+        if ours is not None:
+            return _proxied(ours, request_id, cors_headers(origin, allowed))
+        response["headers"] = {
+            **response.get("headers", {}),
+            "X-Request-Id": request_id,
+            **cors_headers(origin, allowed),
+        }
+        return response
+
+
+def new_request_id() -> str:
+    """A fresh request id."""
+    return uuid.uuid4().hex
+
+
+def current_call(params: dict[str, str]) -> Call:
+    """The request that Chalice is serving, as a `Call`."""
+    request = _request.get()
+    if request is None:
+        raise RuntimeError("no request is being served")
+    event = request.to_original_event()
+    body = event.get("body") or ""
+    raw = base64.b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "replace")
+    query = event.get("multiValueQueryStringParameters") or {}
+    return Call(
+        method=request.method,
+        path=event.get("path") or request.path,
+        headers={name.lower(): value for name, value in (event.get("headers") or {}).items()},
+        query={name: values[-1] for name, values in query.items() if values},
+        body=raw,
+        request_id=event["requestContext"]["requestId"],
+        params=params,
+    )
+
+
+def answer_response(answer: Answer) -> Response:
+    """An `Answer` as Chalice returns it."""
+    headers = {"Content-Type": "application/json", **answer.headers}
+    return Response(body=answer.text(), status_code=answer.status, headers=headers)
+
+
+def _ours(response: dict[str, Any], request_id: str) -> Answer | None:
+    status = response["statusCode"]
+    if status < 400:
+        return None
+    try:
+        body = json.loads(response.get("body") or "")
+        message = str(body["Message"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    known = BY_STATUS.get(status)
+    if known is None:
+        return error_answer(PalError("Something went wrong on our side."), request_id)
+    allow = _header(response, "allow")
+    error = known(message if message.endswith(".") else message + ".")
+    if allow:
+        error.headers["Allow"] = allow
+    return error_answer(error, request_id)
+
+
+def _proxied(answer: Answer, request_id: str, headers: dict[str, str]) -> dict[str, Any]:
+    usual = {"X-Request-Id": request_id}
+    if answer.body is not None:
+        usual["Content-Type"] = "application/json"
+    return {
+        "statusCode": answer.status,
+        "headers": {**usual, **headers, **answer.headers},
+        "multiValueHeaders": {},
+        "body": answer.text(),
+    }
+
+
+def _header(carrier: dict[str, Any], name: str) -> str | None:
+    for key, value in (carrier.get("headers") or {}).items():
+        if key.lower() == name:
+            return str(value)
+    return None

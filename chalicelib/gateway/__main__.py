@@ -1,0 +1,35 @@
+"""`python -m chalicelib.gateway`: the gateway in a container, on a database that is ready.
+
+PAL_DATABASE_URL is `pal_app`'s login; the migrations have been applied by `scripts/pal migrate`
+or the migrate function.
+"""
+
+import asyncio
+import sys
+
+from app import app
+from chalicelib import telemetry
+from chalicelib.config import SettingsError, settings
+from chalicelib.db.migrate import pending
+from chalicelib.gateway.server import PortTaken, bind, run
+
+
+def main() -> int:
+    """Serve until a signal; 1 with a sentence when it cannot start."""
+    try:
+        ours = settings()
+        telemetry.configure(ours)
+        if not ours.database_url:
+            raise SettingsError("PAL_DATABASE_URL must be a postgresql:// URL; it is not set.")
+        if missing := asyncio.run(pending(ours.database_url)):
+            raise SettingsError(f"The database lacks migrations: {', '.join(missing)}.")
+        sock = bind(ours.host, ours.port)
+    except (SettingsError, PortTaken) as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    run(app, ours, sock, lambda: print(f"ready http://{ours.host}:{ours.port}", flush=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The gateway as a process: one uvicorn server on one loop, drained before it goes."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from chalicelib import bridge, services
+from chalicelib.api.app import PalApp
+from chalicelib.config import Settings
+from chalicelib.gateway.asgi import Gateway
+from chalicelib.services import Services
+
+
+class PortTaken(Exception):
+    """Someone listens on the address already; the message is one sentence for a person."""
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves the signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture nothing: a signal starts the drain, which stops the server when it is through."""
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; raises PortTaken. Calls that come before the server runs wait in it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # a caller that stopped reading without a word is given up after 30 s; accepted ones inherit it
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as exc:
+        sock.close()
+        raise PortTaken(f"Something listens on {host}:{port} already; set PAL_PORT.") from exc
+    sock.set_inheritable(True)
+    return sock
+
+
+def run(app: PalApp, settings: Settings, sock: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then drain and return. `on_ready` is called once it serves."""
+    uvloop.run(_serve(app, settings, sock, on_ready))
+
+
+async def _serve(
+    app: PalApp, settings: Settings, sock: socket.socket, on_ready: Callable[[], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    bridge.lend(loop)
+    made = Services.build(settings)
+    await made.start(sweeping=True)
+    services.use(made)
+    gateway = Gateway(app)
+    server = _Server(
+        uvicorn.Config(
+            Starlette(routes=[Mount("/", app=gateway)]),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=5,
+        )
+    )
+    stop = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(signum, stop.set)
+    serving = loop.create_task(server.serve(sockets=[sock]))
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if not serving.done():
+            on_ready()
+        stopping = loop.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+    finally:
+        # the second signal does not wait for the drain
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signum, made.engine.hurry)
+        await made.stop()
+        server.should_exit = True
+        await serving
+        gateway.close()
+        services.use(None)

@@ -1,0 +1,140 @@
+"""What a process is made of, put together once, on the process's loop."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from chalicelib import config, telemetry
+from chalicelib.auth import Authenticator
+from chalicelib.config import Settings, SettingsError
+from chalicelib.db import Database
+from chalicelib.errors import PalError
+from chalicelib.providers import Provider, build_chain
+from chalicelib.sessions.dispatch import dispatch_here, dispatch_to_queue
+from chalicelib.sessions.engine import Engine
+from chalicelib.sessions.follow import check_keys, heartbeat, listen, poll
+from chalicelib.sessions.hub import Hub
+from chalicelib.sessions.lifecycle import Sessions
+from chalicelib.sessions.sweep import purge, sweep
+
+KEY_CHECK_SECONDS = 60.0
+_PURGE_SECONDS = 60.0
+
+
+@dataclass(kw_only=True)
+class Services:
+    """The parts that the ways in call. `start` it on the loop it will live on, then `stop` it."""
+
+    settings: Settings
+    db: Database
+    auth: Authenticator
+    hub: Hub
+    engine: Engine
+    provider: Provider
+    sessions: Sessions
+    _background: list[asyncio.Task[None]] = field(default_factory=list)
+
+    @classmethod
+    def build(cls, settings: Settings) -> "Services":
+        """All parts, not started yet; SettingsError when something needed is not set."""
+        if not settings.database_url:
+            raise SettingsError("PAL_DATABASE_URL must be a postgresql:// URL; it is not set.")
+        db = Database(settings.database_url, size=settings.database_pool)
+        hub = Hub(db, buffer=settings.stream_buffer)
+        provider = build_chain(settings)
+        engine = Engine(
+            db, hub, provider, lease=settings.turn_lease, timeout=settings.turn_timeout
+        )
+        dispatch = dispatch_here(engine)
+        if settings.turns_queue_url:
+            dispatch = dispatch_to_queue(settings.turns_queue_url)
+        return cls(
+            settings=settings,
+            db=db,
+            auth=Authenticator(db),
+            hub=hub,
+            engine=engine,
+            provider=provider,
+            sessions=Sessions(db, hub, engine, dispatch),
+        )
+
+    @property
+    def streams_per_key(self) -> int:
+        """Open streams a key may have; 0 is no limit."""
+        return self.settings.streams_per_key or (100 if self.settings.on_lambda else 0)
+
+    async def start(self, *, sweeping: bool) -> None:
+        """Connect, and follow the other processes; `sweeping` where no schedule does it."""
+        await self.db.open()
+        self._run(heartbeat(self.db, self.hub))
+        self._run(check_keys(self.auth, self.hub, every=KEY_CHECK_SECONDS))
+        if self.settings.database_listen_url:
+            self._run(listen(self.settings.database_listen_url, self.hub, self.engine))
+        else:
+            self._run(poll(self.db, self.hub))
+        if sweeping:
+            self._run(self._sweep_forever())
+
+    async def sweep(self, *, unclaimed: float) -> int:
+        """One round of the sweep; see `sessions.sweep`."""
+        return await sweep(
+            self.db, self.engine, self.sessions.dispatch, unclaimed=unclaimed
+        )
+
+    async def purge(self) -> int:
+        """Delete what has expired; how many events went."""
+        return await purge(self.db, age=self.settings.events_retention)
+
+    async def stop(self) -> None:
+        """Drain, end the streams, disconnect."""
+        await self.engine.drain(self.settings.drain)
+        self.hub.close_readers()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.provider.close()
+        await self.db.close()
+
+    async def _sweep_forever(self) -> None:
+        every = self.settings.turn_lease / 3
+        unclaimed, purged_ago = 0.0, _PURGE_SECONDS  # at the start, what a dead process left
+        while True:
+            try:
+                await self.sweep(unclaimed=unclaimed)
+                unclaimed = every
+                if purged_ago >= _PURGE_SECONDS:
+                    await self.purge()
+                    purged_ago = 0.0
+            except PalError:
+                pass  # told where it happened; the next round is soon
+            purged_ago += every
+            await asyncio.sleep(every)
+
+    def _run(self, coro: Coroutine[Any, Any, None]) -> None:
+        self._background.append(asyncio.get_running_loop().create_task(coro))
+
+
+_services: Services | None = None
+_starting: asyncio.Lock | None = None
+
+
+async def services() -> Services:
+    """This process's services, built and started from the environment at the first call."""
+    global _services, _starting
+    if _services is None:
+        _starting = _starting or asyncio.Lock()
+        async with _starting:
+            if _services is None:
+                settings = config.settings()
+                telemetry.configure(settings)
+                made = Services.build(settings)
+                await made.start(sweeping=False)
+                _services = made
+    return _services
+
+
+def use(made: Services | None) -> None:
+    """Make these, already started, the process's services; None forgets them."""
+    global _services, _starting
+    _services, _starting = made, None

@@ -1,0 +1,376 @@
+"""Runs turns: claim, ask the provider, stream, commit. One engine a process.
+
+The producing of a reply is a task of its own, so that ending it (a cancel, a lost lease, a drain)
+never cuts the bookkeeping that follows. Every write carries (turn, generation): a runner that has
+lost its lease changes nothing.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from chalicelib import telemetry
+from chalicelib.db import Database
+from chalicelib.errors import PalError, TurnCancelled, TurnTimedOut, Unavailable
+from chalicelib.ids import new_id
+from chalicelib.providers import AttemptFailed, Finished, Provider, TextDelta
+from chalicelib.sessions import store
+from chalicelib.sessions.hub import Hub
+from chalicelib.sessions.keeper import Keeper, RunningTurn, delta_row
+from chalicelib.sessions.prompt import build_request, history_entries
+from chalicelib.sessions.rows import ClaimedTurn, LogRow, PendingText, TurnEnd
+
+_log = logging.getLogger(__name__)
+
+_CUT: Final = "The turn was cut off before it ended; its messages are taken up again."
+
+
+@dataclass(kw_only=True)
+class _Reply:
+    """What one run of a turn came to."""
+
+    finished: Finished | None = None
+    error: PalError | None = None
+    first_token: float | None = None
+
+
+class Engine:
+    """All turns of one process."""
+
+    def __init__(
+        self, db: Database, hub: Hub, provider: Provider, *, lease: float, timeout: float
+    ) -> None:
+        self._db, self._hub, self._provider = db, hub, provider
+        self._lease, self._timeout = lease, timeout
+        self.keeper = Keeper(db, hub, lease=lease)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.draining = False
+
+    # ── from outside ─────────────────────────────────────────────────────────────────────────
+    def start(self, tenant_id: str, session_id: str) -> None:
+        """Run this session's queued turns, in a task of its own; harmless if there are none."""
+        if self.draining:
+            return
+        task = asyncio.get_running_loop().create_task(self.run_session(tenant_id, session_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self, session_id: str) -> None:
+        """End the turn of this session that runs here, if one does."""
+        for turn in tuple(self.keeper.running.values()):
+            if turn.claimed.session_id == session_id:
+                turn.end("cancelled")
+
+    async def wait_idle(self) -> None:
+        """Until no turn runs here; a Lambda does no work after it asks for its next invocation."""
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    async def drain(self, seconds: float) -> None:
+        """Claim no more; let what runs finish; what is left then gives its lease back at once."""
+        self.draining = True
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=seconds)
+        self.hurry()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=5)
+
+    def hurry(self) -> None:
+        """Have every turn that runs here give its lease back now."""
+        for turn in tuple(self.keeper.running.values()):
+            turn.end("drained")
+
+    async def run_session(self, tenant_id: str, session_id: str) -> None:
+        """Claim and run queued turns until none is left; the ways in await this on a worker."""
+        telemetry.bind(tenant_id=tenant_id, session_id=session_id)
+        try:
+            while not self.draining:
+                claimed = await self._claim(tenant_id, session_id)
+                if claimed is None or not await self._run(claimed):
+                    return
+        except PalError as exc:
+            # nothing is lost: the sweep finds the turn, queued or lapsed
+            _log.warning("turn put off", extra={"action": "turn_put_off", "error": exc.code})
+        except Exception:
+            _log.exception("turn broke", extra={"action": "turn_broke"})
+
+    async def cut(
+        self, tenant_id: str, session_id: str, *, generation: int | None = None
+    ) -> bool:
+        """End a lapsed turn (or the one of `generation`) for its runner; True if more is to run."""
+        async with self._db.tenant(tenant_id) as tx:
+            if await store.lock_head(tx, session_id) is None:
+                return False
+            cut = await store.cut_turn(
+                tx,
+                session_id=session_id,
+                new_turn=new_id("tur"),
+                error=_CUT,
+                generation=generation,
+            )
+        if cut is None:
+            return False
+        _log.warning("turn cut", extra={"action": "turn_cut", "turn_id": cut.turn_id})
+        if running := self.keeper.running.get(cut.turn_id):
+            running.end("lost")
+        self._hub.publish(
+            session_id,
+            _event_row(cut.seq, "message_error", cut.turn_id, cut.generation, cut.event),
+        )
+        return cut.queued_turn is not None and cut.status != "interrupted"
+
+    # ── one turn ─────────────────────────────────────────────────────────────────────────────
+    async def _claim(self, tenant_id: str, session_id: str) -> ClaimedTurn | None:
+        async with self._db.tenant(tenant_id) as tx:
+            if await store.lock_head(tx, session_id) is None:
+                return None
+            return await store.claim_turn(
+                tx, tenant_id=tenant_id, session_id=session_id, lease=self._lease
+            )
+
+    async def _run(self, claimed: ClaimedTurn) -> bool:
+        """Run one claimed turn to its end; whether the session has another one queued."""
+        telemetry.bind(turn_id=claimed.turn_id)
+        began = time.monotonic()
+        live = self._hub.begin_live(claimed.session_id, claimed.turn_id, claimed.generation)
+        turn = RunningTurn(claimed=claimed, live=live, watched=claimed.watched)
+        self.keeper.add(turn)
+        try:
+            self._hub.publish(
+                claimed.session_id,
+                _event_row(
+                    claimed.seq, "turn_started", claimed.turn_id, claimed.generation, claimed.event
+                ),
+            )
+            reply = await self._work(turn, began)
+            if turn.ending == "lost":
+                return self._abandon(turn)
+            if turn.ending == "drained":
+                await self.cut(
+                    claimed.tenant_id, claimed.session_id, generation=claimed.generation
+                )
+                return False
+            more = await self._commit(turn, reply)
+        finally:
+            self.keeper.remove(turn)
+            self._hub.end_live(live)
+        self._tell(reply, duration=time.monotonic() - began)
+        return more
+
+    async def _work(self, turn: RunningTurn, began: float) -> _Reply:
+        if turn.claimed.cancel_requested:
+            turn.ending = "cancelled"
+            return _Reply(error=TurnCancelled("The turn was cancelled."))
+        reply = _Reply()
+        turn.work = asyncio.get_running_loop().create_task(self._produce(turn, reply, began))
+        try:
+            async with asyncio.timeout(self._timeout):
+                await turn.work
+        except PalError as exc:
+            reply.error = exc
+        except TimeoutError:
+            reply.error = TurnTimedOut(f"The turn took longer than {self._timeout:g} s.")
+        except asyncio.CancelledError:
+            if turn.ending is None:
+                raise
+            reply.error = TurnCancelled("The turn was cancelled.")
+        except Exception as exc:
+            # a fault of an adapter's; its text may hold a message, so only its kind is told
+            _log.error(
+                "provider broke",
+                extra={"action": "provider_broke", "error": type(exc).__name__},
+                exc_info=_log.isEnabledFor(logging.DEBUG),
+            )
+            reply.error = PalError("The model's answer could not be read.", code="provider_error")
+        return reply
+
+    async def _produce(self, turn: RunningTurn, reply: _Reply, began: float) -> None:
+        async with aclosing(self._provider.stream(build_request(turn.claimed))) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    if reply.first_token is None:
+                        reply.first_token = time.monotonic() - began
+                    turn.live.add(event.text)
+                elif isinstance(event, Finished):
+                    reply.finished = event
+                else:
+                    await self._append_failure(turn, event)
+
+    async def _append_failure(self, turn: RunningTurn, event: AttemptFailed) -> None:
+        claimed = turn.claimed
+        data = _json(
+            sessionId=claimed.session_id,
+            turnId=claimed.turn_id,
+            provider=event.provider,
+            model=event.model,
+            error=event.reason,
+        )
+        kind = "provider_attempt_failed"
+        async with self._db.tenant(claimed.tenant_id) as tx:
+            seq = await store.append_event(tx, claimed, kind=kind, event=data, lease=self._lease)
+        if seq is None:
+            turn.end("lost")
+            return
+        self._hub.publish(
+            claimed.session_id, _event_row(seq, kind, claimed.turn_id, claimed.generation, data)
+        )
+
+    def _abandon(self, turn: RunningTurn) -> bool:
+        _log.warning("lease lost", extra={"action": "lease_lost"})
+        self._hub.wake(turn.claimed.session_id)
+        return False
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────
+    async def _commit(self, turn: RunningTurn, reply: _Reply) -> bool:
+        end = _end_of(turn, reply)
+        claimed = turn.claimed
+        deadline = time.monotonic() + self._lease
+        tried = False
+        while True:
+            try:
+                async with self._db.tenant(claimed.tenant_id) as tx:
+                    ended = await store.end_turn(tx, claimed, end)
+                    if ended is None and tried:
+                        # an earlier try may have committed before its connection broke
+                        known = await store.finished_turn(
+                            tx, claimed.session_id, turn_id=claimed.turn_id
+                        )
+                        if known is not None and known.status != "cut":
+                            self._hub.wake(claimed.session_id)
+                            return True
+                break
+            except Unavailable:
+                # fenced, so trying again can write it once at most
+                tried = True
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.2)
+        if ended is None:
+            return self._abandon(turn)
+        seq, queued = ended
+        if end.tail:
+            text = PendingText(
+                session_id=claimed.session_id,
+                turn_id=claimed.turn_id,
+                generation=claimed.generation,
+                start=end.start,
+                text=end.tail,
+            )
+            self._hub.publish(claimed.session_id, delta_row(seq - 1, claimed, text))
+        self._hub.publish(
+            claimed.session_id,
+            _event_row(seq, end.kind, claimed.turn_id, claimed.generation, end.event),
+        )
+        return queued is not None
+
+    def _tell(self, reply: _Reply, *, duration: float) -> None:
+        finished, error = reply.finished, reply.error
+        failed = error is not None and not isinstance(error, TurnCancelled)
+        _log.info(
+            "turn ended",
+            extra={
+                "action": "turn_ended",
+                "outcome": error.code if error else "completed",
+                "ms": round(duration * 1000),
+                "provider": finished.provider if finished else None,
+                "tokens_out": finished.tokens_out if finished else None,
+            },
+        )
+        telemetry.record_turn(
+            duration=duration,
+            first_token=reply.first_token,
+            failed=failed,
+            tokens_in=finished.tokens_in if finished else None,
+            tokens_out=finished.tokens_out if finished else None,
+        )
+
+
+def _end_of(turn: RunningTurn, reply: _Reply) -> TurnEnd:
+    claimed, finished = turn.claimed, reply.finished
+    now = datetime.now(UTC)
+    if reply.error is not None or finished is None:
+        error = reply.error or PalError("The model gave no answer.", code="provider_error")
+        return TurnEnd(
+            status="failed",
+            kind="message_error",
+            event=_json(
+                sessionId=claimed.session_id,
+                turnId=claimed.turn_id,
+                error=error.message,
+                code=error.code,
+            ),
+            # what the user said stays said, though it was not answered
+            appended=history_entries(claimed, message_id=None, reply=None, at=now),
+            error_code=error.code,
+            error=error.message,
+        )
+    message_id, text = new_id("msg"), turn.live.text()
+    return TurnEnd(
+        status="completed",
+        kind="message_completed",
+        event=completed_data(
+            session_id=claimed.session_id,
+            turn_id=claimed.turn_id,
+            text=text,
+            tokens_in=finished.tokens_in,
+            tokens_out=finished.tokens_out,
+            cost_usd=finished.cost_usd,
+            message_id=message_id,
+            finish_reason=finished.reason,
+        ),
+        appended=history_entries(claimed, message_id=message_id, reply=text, at=now),
+        start=turn.logged,
+        tail=text[turn.logged :],
+        message_id=message_id,
+        text=text,
+        provider=finished.provider,
+        model=finished.model,
+        tokens_in=finished.tokens_in,
+        tokens_out=finished.tokens_out,
+        cost_usd=finished.cost_usd,
+        finish_reason=finished.reason,
+    )
+
+
+def completed_data(
+    *,
+    session_id: str,
+    turn_id: str,
+    text: str,
+    tokens_in: int | None,
+    tokens_out: int | None,
+    cost_usd: float | None,
+    message_id: str | None,
+    finish_reason: str | None,
+) -> str:
+    """The data of `message_completed`, as the contract has it."""
+    return _json(
+        sessionId=session_id,
+        turnId=turn_id,
+        text=text,
+        usage={"tokensIn": tokens_in, "tokensOut": tokens_out, "costUsd": cost_usd},
+        messageId=message_id,
+        finishReason=finish_reason,
+    )
+
+
+def _event_row(seq: int, kind: str, turn_id: str, generation: int, data: str) -> LogRow:
+    return LogRow(
+        seq=seq,
+        kind=kind,
+        turn_id=turn_id,
+        generation=generation,
+        start=None,
+        text=None,
+        data=data,
+    )
+
+
+def _json(**fields: Any) -> str:
+    return orjson.dumps(fields).decode()

@@ -1,0 +1,345 @@
+-- insert_session --
+-- Session and head in one statement: neither is ever seen without the other.
+WITH made AS (
+    INSERT INTO sessions (id, tenant_id, agent_name, environment, user_id, group_id, metadata)
+    VALUES (%(id)s, pal.tenant(), %(agent_name)s, %(environment)s, %(user_id)s, %(group_id)s,
+            %(metadata)s)
+    RETURNING id, tenant_id
+)
+INSERT INTO session_heads (session_id, tenant_id) SELECT id, tenant_id FROM made
+
+-- get_session --
+SELECT s.id, s.tenant_id, s.agent_name, h.status, s.summary, s.created_at,
+       greatest(s.updated_at, h.queued_at), s.user_id, s.group_id, s.metadata
+FROM sessions s JOIN session_heads h ON h.session_id = s.id
+WHERE s.id = %(session_id)s
+
+-- list_sessions --
+-- Newest first. The status filter walks the list: an index on it would cost every turn.
+SELECT s.id, s.tenant_id, s.agent_name, h.status, s.summary, s.created_at,
+       greatest(s.updated_at, h.queued_at), s.user_id, s.group_id, s.metadata
+FROM sessions s JOIN session_heads h ON h.session_id = s.id
+WHERE s.tenant_id = pal.tenant()
+  AND (%(before)s::text IS NULL OR s.id < %(before)s)
+  AND (%(agent)s::text IS NULL OR s.agent_name = %(agent)s)
+  AND (%(status)s::text IS NULL OR h.status = %(status)s)
+  AND (%(group_id)s::text IS NULL OR s.group_id = %(group_id)s)
+ORDER BY s.id DESC LIMIT %(most)s
+
+-- newest_messages --
+-- The newest messages whose content adds up to at most the given bytes, oldest first; the newest
+-- one always comes. One row more than fits tells that there is more.
+SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal,
+       total > %(bytes)s AS over
+FROM (
+    SELECT m.*, sum(octet_length(content) + coalesce(octet_length(attachments::text), 0) + 200)
+               OVER (ORDER BY turn_ordinal DESC, id DESC) AS total
+    FROM messages m WHERE session_id = %(session_id)s
+    ORDER BY turn_ordinal DESC, id DESC LIMIT %(most)s
+) AS counted
+WHERE total - octet_length(content) - coalesce(octet_length(attachments::text), 0) - 200 <= %(bytes)s
+ORDER BY turn_ordinal, id
+
+-- page_messages --
+SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal
+FROM messages
+WHERE session_id = %(session_id)s
+  AND (turn_ordinal, id) > (%(after_ordinal)s, %(after_id)s COLLATE "C")
+ORDER BY turn_ordinal, id LIMIT %(most)s
+
+-- lock_head --
+-- Before any statement that decides: one that waited for this row sees what the other wrote only
+-- in its next statement.
+SELECT status, running_turn, queued_turn, generation, next_seq, lease_until < now() AS lapsed,
+       pal.watched(watchers, %(process)s) AS watched
+FROM session_heads WHERE session_id = %(session_id)s FOR NO KEY UPDATE
+
+-- accept_message --
+-- One statement: the head's row is locked by its own update, and the rest follows from what that
+-- returns. No row: the session is gone, stopped or ended, and nothing was written. The event's
+-- empty turnId is filled in; no text inside a JSON string can look like it, its quotes are escaped.
+WITH head AS (
+    UPDATE session_heads SET
+        next_seq = next_seq + 1,
+        turn_count = turn_count + (queued_turn IS NULL)::integer,
+        queued_turn = coalesce(queued_turn, %(new_turn)s),
+        queued_at = CASE WHEN queued_turn IS NULL OR status = 'interrupted' THEN now()
+                         ELSE queued_at END,
+        cuts = CASE WHEN status = 'interrupted' THEN 0 ELSE cuts END,
+        status = CASE WHEN status = 'awaiting_approval' THEN status ELSE 'processing' END
+    WHERE session_id = %(session_id)s AND status NOT IN ('stopped', 'ended')
+    RETURNING session_id, tenant_id, next_seq - 1 AS seq, queued_turn, turn_count,
+              running_turn IS NOT NULL AS busy, pal.watched(watchers, %(process)s) AS watched
+), turn AS (
+    INSERT INTO turns (id, tenant_id, session_id, ordinal)
+    SELECT queued_turn, tenant_id, session_id, turn_count FROM head
+    WHERE queued_turn = %(new_turn)s
+), message AS (
+    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, role, content,
+                          attachments, hints)
+    SELECT %(message_id)s, tenant_id, session_id, queued_turn, turn_count, 'user', %(content)s,
+           %(attachments)s, %(hints)s
+    FROM head
+), event AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, data)
+    SELECT session_id, seq, tenant_id, 'user_message', queued_turn,
+           replace(%(event)s, '"turnId":""', '"turnId":"' || queued_turn || '"')
+    FROM head
+)
+SELECT seq, queued_turn, busy, watched,
+       CASE WHEN watched THEN pg_notify('pal_feed', session_id || ' ' || seq) END
+FROM head
+
+-- claim_turn --
+-- After lock_head. Freezes the queued turn's messages and those of the turn that was cut before it,
+-- takes the lease and a new generation.
+WITH prior AS (
+    SELECT * FROM session_heads WHERE session_id = %(session_id)s
+), head AS (
+    UPDATE session_heads h SET
+        running_turn = prior.queued_turn, queued_turn = NULL, cut_turn = NULL,
+        generation = prior.generation + 1,
+        lease_until = now() + make_interval(secs => %(lease)s),
+        turn_seq = prior.next_seq, next_seq = prior.next_seq + 1
+    FROM prior
+    WHERE h.session_id = prior.session_id AND prior.running_turn IS NULL
+      AND prior.queued_turn IS NOT NULL AND prior.status <> 'interrupted'
+    RETURNING h.session_id, h.tenant_id, h.running_turn, prior.cut_turn, h.generation, h.turn_seq,
+              h.turn_count, h.cancel_requested, pal.watched(h.watchers, %(process)s) AS watched
+), folded AS (
+    UPDATE messages m SET turn_id = head.running_turn, turn_ordinal = head.turn_count
+    FROM head WHERE m.session_id = head.session_id AND m.turn_id = head.cut_turn
+), turn AS (
+    UPDATE turns t SET status = 'running', generation = head.generation, started_at = now(),
+                       resumes_turn = head.cut_turn
+    FROM head WHERE t.id = head.running_turn
+    RETURNING t.accepted_at
+), event AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
+    SELECT session_id, turn_seq, tenant_id, 'turn_started', running_turn, generation,
+           json_build_object('sessionId', session_id, 'turnId', running_turn,
+                             'resumesTurnId', cut_turn)::text
+    FROM head
+    RETURNING data
+)
+SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.watched,
+       turn.accepted_at, event.data, s.agent_name, s.messages::text, head.cancel_requested,
+       (SELECT json_agg(json_build_object(
+                   'id', m.id, 'role', m.role, 'content', m.content,
+                   'timestamp', to_char(m.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+                   'turnId', head.running_turn, 'attachments', m.attachments, 'hints', m.hints)
+               ORDER BY m.id)::text
+        FROM messages m
+        WHERE m.session_id = head.session_id AND m.turn_id IN (head.running_turn, head.cut_turn)
+          AND m.role = 'user'),
+       CASE WHEN head.watched THEN pg_notify('pal_feed', head.session_id || ' ' || head.turn_seq) END
+FROM head, turn, event, sessions s WHERE s.id = head.session_id
+
+-- write_deltas --
+-- The text and the heartbeat of many turns of one tenant in one statement. A row of text per turn
+-- that has any; the lease of each is renewed. A head that another transaction holds is skipped and
+-- written the next time. `stale`: that runner may write nothing more.
+WITH given AS (
+    SELECT * FROM unnest(%(sessions)s::text[], %(turns)s::text[], %(generations)s::bigint[],
+                         %(starts)s::integer[], %(texts)s::text[])
+        AS g (session_id, turn_id, generation, start, text)
+), own AS (
+    SELECT h.session_id FROM session_heads h JOIN given g ON h.session_id = g.session_id
+    WHERE h.running_turn = g.turn_id AND h.generation = g.generation
+    ORDER BY h.session_id FOR NO KEY UPDATE OF h SKIP LOCKED
+), head AS (
+    UPDATE session_heads h SET
+        lease_until = now() + make_interval(secs => %(lease)s),
+        next_seq = h.next_seq + (g.text <> '')::integer
+    FROM given g JOIN own USING (session_id)
+    WHERE h.session_id = g.session_id AND h.running_turn = g.turn_id
+      AND h.generation = g.generation
+    RETURNING h.session_id, h.tenant_id, g.turn_id, g.generation, g.start, g.text,
+              h.next_seq - 1 AS seq, h.cancel_requested, pal.watched(h.watchers, %(process)s) AS watched
+), event AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, start, text)
+    SELECT session_id, seq, tenant_id, 'delta', turn_id, generation, start, text
+    FROM head WHERE text <> ''
+)
+SELECT g.session_id, head.seq, coalesce(head.cancel_requested, false),
+       coalesce(head.watched, false), head.session_id IS NOT NULL AS written,
+       h.session_id IS NULL OR h.running_turn IS DISTINCT FROM g.turn_id
+           OR h.generation <> g.generation AS stale,
+       CASE WHEN head.watched AND g.text <> ''
+            THEN pg_notify('pal_feed', g.session_id || ' ' || head.seq) END
+FROM given g LEFT JOIN head USING (session_id)
+LEFT JOIN session_heads h ON h.session_id = g.session_id
+
+-- append_event --
+-- An event of a running turn; its runner's lease is renewed by it.
+WITH head AS (
+    UPDATE session_heads SET next_seq = next_seq + 1,
+                             lease_until = now() + make_interval(secs => %(lease)s)
+    WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
+      AND generation = %(generation)s
+    RETURNING session_id, tenant_id, next_seq - 1 AS seq,
+              pal.watched(watchers, %(process)s) AS watched
+), event AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
+    SELECT session_id, seq, tenant_id, %(kind)s, %(turn_id)s, %(generation)s, %(event)s FROM head
+)
+SELECT seq, CASE WHEN watched THEN pg_notify('pal_feed', session_id || ' ' || seq) END FROM head
+
+-- end_turn --
+-- The commit of a turn, completed or failed, in one statement: no row means that this runner's
+-- lease had lapsed, and nothing was written. The rest of the text goes into the log first.
+WITH head AS (
+    UPDATE session_heads SET
+        running_turn = NULL, lease_until = NULL, cuts = 0, cancel_requested = false,
+        status = CASE WHEN status IN ('stopped', 'ended') THEN status
+                      WHEN queued_turn IS NULL THEN 'active' ELSE 'processing' END,
+        next_seq = next_seq + 1 + (%(tail)s <> '')::integer
+    WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
+      AND generation = %(generation)s
+    RETURNING session_id, tenant_id, next_seq - 1 AS seq, queued_turn,
+              pal.watched(watchers, %(process)s) AS watched
+), turn AS (
+    UPDATE turns SET status = %(status)s, ended_at = now(), provider = %(provider)s,
+        model = %(model)s, tokens_in = %(tokens_in)s, tokens_out = %(tokens_out)s,
+        cost_usd = %(cost_usd)s, finish_reason = %(finish_reason)s, message_id = %(message_id)s,
+        error_code = %(error_code)s, error = %(error)s
+    FROM head WHERE turns.id = %(turn_id)s
+    RETURNING ordinal
+), message AS (
+    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, role, content)
+    SELECT %(message_id)s, tenant_id, session_id, %(turn_id)s, turn.ordinal, 'assistant', %(text)s
+    FROM head, turn WHERE %(message_id)s::text IS NOT NULL
+), session AS (
+    UPDATE sessions SET messages = messages || %(appended)s::jsonb, updated_at = now()
+    FROM head WHERE sessions.id = head.session_id
+), tail AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, start, text)
+    SELECT session_id, seq - 1, tenant_id, 'delta', %(turn_id)s, %(generation)s, %(start)s, %(tail)s
+    FROM head WHERE %(tail)s <> ''
+), event AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
+    SELECT session_id, seq, tenant_id, %(kind)s, %(turn_id)s, %(generation)s, %(event)s FROM head
+)
+SELECT seq, queued_turn,
+       CASE WHEN watched THEN pg_notify('pal_feed', session_id || ' ' || seq) END
+FROM head
+
+-- cut_turn --
+-- After lock_head. Ends a turn whose lease lapsed (or is given back) with message_error; its
+-- messages go into the queued turn, or a new one. The second time in a row the session is
+-- interrupted and waits for a message or a resume. What is queued by then waits with it.
+WITH head AS (
+    UPDATE session_heads SET
+        running_turn = NULL, lease_until = NULL, cancel_requested = false,
+        cut_turn = running_turn, cuts = cuts + 1,
+        turn_count = turn_count + (queued_turn IS NULL AND cuts = 0)::integer,
+        queued_turn = CASE WHEN cuts = 0 THEN coalesce(queued_turn, %(new_turn)s)
+                           ELSE queued_turn END,
+        queued_at = now(),
+        status = CASE WHEN cuts > 0 AND status = 'processing' THEN 'interrupted' ELSE status END,
+        next_seq = next_seq + 1
+    WHERE session_id = %(session_id)s AND running_turn IS NOT NULL
+      AND (lease_until < now() OR generation = %(generation)s)
+    RETURNING session_id, tenant_id, next_seq - 1 AS seq, cut_turn, generation, queued_turn,
+              turn_count, status, pal.watched(watchers, %(process)s) AS watched
+), turn AS (
+    UPDATE turns SET status = 'cut', ended_at = now(), error_code = 'interrupted',
+                     error = %(error)s
+    FROM head WHERE turns.id = head.cut_turn
+), next AS (
+    INSERT INTO turns (id, tenant_id, session_id, ordinal)
+    SELECT queued_turn, tenant_id, session_id, turn_count FROM head
+    WHERE queued_turn = %(new_turn)s
+), event AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
+    SELECT session_id, seq, tenant_id, 'message_error', cut_turn, generation,
+           json_build_object('sessionId', session_id, 'turnId', cut_turn, 'error', %(error)s::text,
+                             'code', 'interrupted')::text
+    FROM head
+    RETURNING data
+)
+SELECT seq, cut_turn, generation, queued_turn, status, event.data,
+       CASE WHEN watched THEN pg_notify('pal_feed', session_id || ' ' || seq) END
+FROM head, event
+
+-- stop_session --
+-- After lock_head. Stopping twice writes no second event.
+WITH head AS (
+    UPDATE session_heads SET status = 'stopped', next_seq = next_seq + 1
+    WHERE session_id = %(session_id)s AND status <> 'stopped'
+    RETURNING session_id, tenant_id, next_seq - 1 AS seq, pal.watched(watchers, %(process)s) AS watched
+), event AS (
+    INSERT INTO session_events (session_id, seq, tenant_id, kind, data)
+    SELECT session_id, seq, tenant_id, 'session_stopped',
+           json_build_object('sessionId', session_id, 'status', 'stopped')::text
+    FROM head
+    RETURNING data
+)
+SELECT seq, data, CASE WHEN watched THEN pg_notify('pal_feed', session_id || ' ' || seq) END
+FROM head, event
+
+-- request_cancel --
+-- A turn that is queued and not yet claimed is cancelled when it is.
+UPDATE session_heads SET cancel_requested = true
+WHERE session_id = %(session_id)s AND coalesce(running_turn, queued_turn) IS NOT NULL
+RETURNING coalesce(running_turn, queued_turn), pg_notify('pal_cancel', session_id)
+
+-- delete_session --
+-- After lock_head. Everything of the session goes with it.
+DELETE FROM sessions WHERE id = %(session_id)s
+RETURNING pg_notify('pal_feed', id || ' deleted')
+
+-- watch_session --
+-- Registers this process as a reader of the session and tells where the log stands, in one
+-- statement under the head's lock: a writer either came before and is in what this sees, or comes
+-- after and sees the watch.
+UPDATE session_heads SET watchers = watchers || jsonb_build_object(%(process)s::text, %(until)s::float8)
+WHERE session_id = %(session_id)s
+RETURNING status, running_turn, queued_turn, generation, next_seq, turn_seq, kept_seq
+
+-- unwatch_session --
+UPDATE session_heads SET watchers = watchers - %(process)s::text WHERE session_id = %(session_id)s
+
+-- read_events --
+SELECT seq, kind, turn_id, generation, start, text, data
+FROM session_events WHERE session_id = %(session_id)s AND seq > %(after)s
+ORDER BY seq LIMIT %(most)s
+
+-- first_event --
+SELECT min(seq) FROM session_events WHERE session_id = %(session_id)s AND turn_id = %(turn_id)s
+
+-- finished_turn --
+-- What a reader gets whose place in the log is gone: how the turn it was in ended, else the last one.
+SELECT t.id, t.status, t.generation, m.content, t.tokens_in, t.tokens_out, t.cost_usd,
+       t.message_id, t.finish_reason, t.error, t.error_code
+FROM turns t LEFT JOIN messages m ON m.id = t.message_id
+WHERE t.session_id = %(session_id)s AND t.status IN ('completed', 'failed', 'cut')
+  AND (%(turn_id)s::text IS NULL OR t.id = %(turn_id)s)
+ORDER BY t.ordinal DESC LIMIT 1
+
+-- count_stream --
+-- The row goes in before the count: two that come together may both be refused, never both pass.
+WITH made AS (
+    INSERT INTO open_streams (id, tenant_id, key_id, until)
+    VALUES (%(id)s, pal.tenant(), %(key_id)s, now() + make_interval(secs => %(seconds)s))
+)
+SELECT count(*) + 1 FROM open_streams WHERE key_id = %(key_id)s AND until > now()
+
+-- renew_streams --
+UPDATE open_streams SET until = now() + make_interval(secs => %(seconds)s) WHERE id = ANY(%(ids)s)
+
+-- forget_stream --
+DELETE FROM open_streams WHERE id = %(id)s
+
+-- due_sessions --
+SELECT tenant_id, session_id, lapsed
+FROM pal.due_sessions(make_interval(secs => %(unclaimed)s), %(most)s)
+
+-- feed_heads --
+SELECT session_id, next_seq, busy FROM pal.feed_heads(%(sessions)s)
+
+-- renew_watch --
+SELECT pal.renew_watch(%(sessions)s, %(process)s, %(until)s)
+
+-- purge --
+SELECT pal.purge(make_interval(secs => %(age)s), %(most)s)

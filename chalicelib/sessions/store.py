@@ -1,0 +1,418 @@
+"""The sessions' SQL: one function a query, a transaction in, a row object out, no decisions.
+
+The caller owns the transaction. `PROCESS` names this process among a session's watchers, so that a
+writer can tell whether anybody else needs to hear of what it wrote.
+"""
+
+import secrets
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from chalicelib.db import Tx, load_queries
+from chalicelib.sessions.rows import (
+    Accepted,
+    ClaimedTurn,
+    CutTurn,
+    FinishedTurn,
+    Head,
+    LogRow,
+    Message,
+    PendingText,
+    Session,
+    TurnEnd,
+    Watch,
+    Written,
+)
+
+PROCESS: Final = secrets.token_hex(6)
+
+_QUERIES: Final = load_queries(__file__)
+
+
+async def insert_session(
+    tx: Tx,
+    *,
+    session_id: str,
+    agent_name: str,
+    environment: str | None,
+    user_id: str | None,
+    group_id: str | None,
+    metadata: dict[str, Any] | None,
+) -> None:
+    """Write a new session and its head."""
+    values = {
+        "id": session_id,
+        "agent_name": agent_name,
+        "environment": environment,
+        "user_id": user_id,
+        "group_id": group_id,
+        "metadata": None if metadata is None else Jsonb(metadata),
+    }
+    await tx.execute(_QUERIES["insert_session"], values)
+
+
+async def get_session(tx: Tx, session_id: str) -> Session | None:
+    """The session, None if this tenant has none of that id."""
+    row = await _one(tx, "get_session", session_id=session_id)
+    return _session(row) if row else None
+
+
+async def list_sessions(
+    tx: Tx,
+    *,
+    before: str | None,
+    agent: str | None,
+    status: str | None,
+    group_id: str | None,
+    most: int,
+) -> list[Session]:
+    """The newest sessions below the id `before`."""
+    values = {"before": before, "agent": agent, "status": status, "group_id": group_id}
+    cur = await tx.execute(_QUERIES["list_sessions"], {**values, "most": most})
+    return [_session(row) for row in await cur.fetchall()]
+
+
+async def newest_messages(
+    tx: Tx, session_id: str, *, bytes_at_most: int, most: int
+) -> tuple[list[Message], bool]:
+    """The newest messages that fit, oldest first, and whether older ones were left out."""
+    values = {"session_id": session_id, "bytes": bytes_at_most, "most": most + 1}
+    cur = await tx.execute(_QUERIES["newest_messages"], values)
+    rows = await cur.fetchall()
+    left_out = len(rows) > 1 and (bool(rows[0][8]) or len(rows) > most)
+    return [_message(row) for row in rows[left_out:]], left_out
+
+
+async def page_messages(
+    tx: Tx, session_id: str, *, after: tuple[int, str], most: int
+) -> list[Message]:
+    """Messages behind (turn ordinal, message id), in the order of the transcript."""
+    values = {
+        "session_id": session_id,
+        "after_ordinal": after[0],
+        "after_id": after[1],
+        "most": most,
+    }
+    cur = await tx.execute(_QUERIES["page_messages"], values)
+    return [_message(row) for row in await cur.fetchall()]
+
+
+async def lock_head(tx: Tx, session_id: str) -> Head | None:
+    """Lock the session's head until the transaction ends; None if there is no such session."""
+    row = await _one(tx, "lock_head", session_id=session_id, process=PROCESS)
+    if row is None:
+        return None
+    return Head(
+        status=row[0],
+        running_turn=row[1],
+        queued_turn=row[2],
+        generation=row[3],
+        next_seq=row[4],
+        lapsed=bool(row[5]),
+        watched=row[6],
+    )
+
+
+async def accept_message(
+    tx: Tx,
+    *,
+    session_id: str,
+    message_id: str,
+    new_turn: str,
+    content: str,
+    attachments: list[dict[str, Any]] | None,
+    hints: dict[str, Any] | None,
+    event: str,
+) -> Accepted | None:
+    """Store a message in the session's queued turn, or in `new_turn`; None if it takes none.
+
+    `event` is the JSON of `user_message` with an empty `turnId`.
+    """
+    row = await _one(
+        tx,
+        "accept_message",
+        session_id=session_id,
+        message_id=message_id,
+        new_turn=new_turn,
+        content=content,
+        attachments=None if attachments is None else Jsonb(attachments),
+        hints=None if hints is None else Jsonb(hints),
+        event=event,
+        process=PROCESS,
+    )
+    if row is None:
+        return None
+    return Accepted(
+        message_id=message_id,
+        turn_id=row[1],
+        seq=row[0],
+        busy=row[2],
+        event=event.replace('"turnId":""', f'"turnId":"{row[1]}"', 1),
+    )
+
+
+async def claim_turn(
+    tx: Tx, *, tenant_id: str, session_id: str, lease: float
+) -> ClaimedTurn | None:
+    """Take the queued turn for `lease` seconds; None if none waits, one runs or it is interrupted.
+
+    Call `lock_head` first in the same transaction.
+    """
+    row = await _one(tx, "claim_turn", session_id=session_id, lease=lease, process=PROCESS)
+    if row is None:
+        return None
+    return ClaimedTurn(
+        tenant_id=tenant_id,
+        session_id=session_id,
+        turn_id=row[0],
+        resumes_turn=row[1],
+        generation=row[2],
+        seq=row[3],
+        watched=row[4],
+        accepted_at=row[5],
+        event=row[6],
+        agent_name=row[7],
+        history=row[8],
+        cancel_requested=row[9],
+        pending=row[10] or "[]",
+    )
+
+
+async def write_deltas(tx: Tx, given: list[PendingText], *, lease: float) -> list[Written]:
+    """Log text and renew leases of running turns, all of this transaction's tenant."""
+    values = {
+        "sessions": [one.session_id for one in given],
+        "turns": [one.turn_id for one in given],
+        "generations": [one.generation for one in given],
+        "starts": [one.start for one in given],
+        "texts": [one.text for one in given],
+        "lease": lease,
+        "process": PROCESS,
+    }
+    cur = await tx.execute(_QUERIES["write_deltas"], values)
+    return [
+        Written(
+            session_id=row[0],
+            seq=row[1],
+            cancel_requested=row[2],
+            watched=row[3],
+            written=row[4],
+            stale=row[5],
+        )
+        for row in await cur.fetchall()
+    ]
+
+
+async def append_event(
+    tx: Tx, turn: ClaimedTurn, *, kind: str, event: str, lease: float
+) -> int | None:
+    """Log an event (JSON) of a running turn: its seq; None if the lease is lost."""
+    row = await _one(
+        tx,
+        "append_event",
+        session_id=turn.session_id,
+        turn_id=turn.turn_id,
+        generation=turn.generation,
+        kind=kind,
+        event=event,
+        lease=lease,
+        process=PROCESS,
+    )
+    return row[0] if row else None
+
+
+async def end_turn(tx: Tx, turn: ClaimedTurn, end: TurnEnd) -> tuple[int, str | None] | None:
+    """Commit a turn: (seq of its last event, the turn queued next); None if the lease is lost."""
+    row = await _one(
+        tx,
+        "end_turn",
+        session_id=turn.session_id,
+        turn_id=turn.turn_id,
+        generation=turn.generation,
+        process=PROCESS,
+        **vars(end),
+    )
+    return (row[0], row[1]) if row else None
+
+
+async def cut_turn(
+    tx: Tx, *, session_id: str, new_turn: str, error: str, generation: int | None = None
+) -> CutTurn | None:
+    """End the running turn if its lease lapsed, or is of `generation` (given back); else None.
+
+    Call `lock_head` first in the same transaction.
+    """
+    row = await _one(
+        tx,
+        "cut_turn",
+        session_id=session_id,
+        new_turn=new_turn,
+        error=error,
+        generation=generation,
+        process=PROCESS,
+    )
+    if row is None:
+        return None
+    return CutTurn(
+        seq=row[0],
+        turn_id=row[1],
+        generation=row[2],
+        queued_turn=row[3],
+        status=row[4],
+        event=row[5],
+    )
+
+
+async def stop_session(tx: Tx, session_id: str) -> tuple[int, str] | None:
+    """Mark the session stopped: (seq, data) of the event; None if it was stopped already."""
+    row = await _one(tx, "stop_session", session_id=session_id, process=PROCESS)
+    return (row[0], row[1]) if row else None
+
+
+async def request_cancel(tx: Tx, session_id: str) -> str | None:
+    """Ask the runner of the running turn to end it: that turn's id, None if none runs."""
+    row = await _one(tx, "request_cancel", session_id=session_id)
+    return row[0] if row else None
+
+
+async def delete_session(tx: Tx, session_id: str) -> bool:
+    """Delete the session with all that hangs on it; False if there was none."""
+    return await _one(tx, "delete_session", session_id=session_id) is not None
+
+
+async def watch_session(tx: Tx, session_id: str, *, until: float) -> Watch | None:
+    """Register this process as a reader until the epoch second; None if there is no session."""
+    row = await _one(tx, "watch_session", session_id=session_id, process=PROCESS, until=until)
+    if row is None:
+        return None
+    return Watch(
+        status=row[0],
+        running_turn=row[1],
+        queued_turn=row[2],
+        generation=row[3],
+        next_seq=row[4],
+        turn_seq=row[5],
+        kept_seq=row[6],
+    )
+
+
+async def unwatch_session(tx: Tx, session_id: str) -> None:
+    """Take this process out of the session's watchers."""
+    await tx.execute(_QUERIES["unwatch_session"], {"session_id": session_id, "process": PROCESS})
+
+
+async def read_events(tx: Tx, session_id: str, *, after: int, most: int) -> list[LogRow]:
+    """The log behind `after`, in order."""
+    values = {"session_id": session_id, "after": after, "most": most}
+    cur = await tx.execute(_QUERIES["read_events"], values)
+    return [
+        LogRow(
+            seq=row[0],
+            kind=row[1],
+            turn_id=row[2],
+            generation=row[3],
+            start=row[4],
+            text=row[5],
+            data=row[6],
+        )
+        for row in await cur.fetchall()
+    ]
+
+
+async def first_event(tx: Tx, session_id: str, *, turn_id: str) -> int | None:
+    """The seq of the turn's first event that the log still holds, None if it holds none."""
+    row = await _one(tx, "first_event", session_id=session_id, turn_id=turn_id)
+    return None if row is None or row[0] is None else int(row[0])
+
+
+async def finished_turn(tx: Tx, session_id: str, *, turn_id: str | None) -> FinishedTurn | None:
+    """How this turn, or with None the newest ended one, came out."""
+    row = await _one(tx, "finished_turn", session_id=session_id, turn_id=turn_id)
+    if row is None:
+        return None
+    return FinishedTurn(
+        turn_id=row[0],
+        status=row[1],
+        generation=row[2],
+        text=row[3],
+        tokens_in=row[4],
+        tokens_out=row[5],
+        cost_usd=None if row[6] is None else float(row[6]),
+        message_id=row[7],
+        finish_reason=row[8],
+        error=row[9],
+        error_code=row[10],
+    )
+
+
+async def count_stream(tx: Tx, *, stream_id: str, key_id: str, seconds: float) -> int:
+    """Enter an open stream for `seconds`; how many the key has now, this one included."""
+    row = await _one(tx, "count_stream", id=stream_id, key_id=key_id, seconds=seconds)
+    return int(row[0]) if row else 0
+
+
+async def renew_streams(tx: Tx, ids: list[str], *, seconds: float) -> None:
+    """Keep these streams counted for `seconds` more."""
+    await tx.execute(_QUERIES["renew_streams"], {"ids": ids, "seconds": seconds})
+
+
+async def forget_stream(tx: Tx, stream_id: str) -> None:
+    """Count this stream no more."""
+    await tx.execute(_QUERIES["forget_stream"], {"id": stream_id})
+
+
+async def due_sessions(tx: Tx, *, unclaimed: float, most: int) -> list[tuple[str, str, bool]]:
+    """(tenant, session, lapsed) of lapsed turns and of turns unclaimed for seconds; any tenant."""
+    cur = await tx.execute(_QUERIES["due_sessions"], {"unclaimed": unclaimed, "most": most})
+    return [(row[0], row[1], row[2]) for row in await cur.fetchall()]
+
+
+async def feed_heads(tx: Tx, sessions: list[str]) -> list[tuple[str, int, bool]]:
+    """(session, next seq, busy) of these sessions, any tenant; deleted ones are missing."""
+    cur = await tx.execute(_QUERIES["feed_heads"], {"sessions": sessions})
+    return [(row[0], row[1], row[2]) for row in await cur.fetchall()]
+
+
+async def renew_watch(tx: Tx, sessions: list[str], *, until: float) -> None:
+    """Keep this process among the watchers of these sessions, any tenant."""
+    values = {"sessions": sessions, "process": PROCESS, "until": until}
+    await tx.execute(_QUERIES["renew_watch"], values)
+
+
+async def purge(tx: Tx, *, age: float, most: int) -> int:
+    """Delete up to `most` events older than `age` seconds, and expired tokens and keys."""
+    row = await _one(tx, "purge", age=age, most=most)
+    return int(row[0]) if row else 0
+
+
+async def _one(tx: Tx, query: str, **values: Any) -> Any:
+    return await (await tx.execute(_QUERIES[query], values)).fetchone()
+
+
+def _session(row: Any) -> Session:
+    return Session(
+        id=row[0],
+        tenant_id=row[1],
+        agent_name=row[2],
+        status=row[3],
+        summary=row[4],
+        created_at=row[5],
+        updated_at=row[6],
+        user_id=row[7],
+        group_id=row[8],
+        metadata=row[9],
+    )
+
+
+def _message(row: Any) -> Message:
+    return Message(
+        id=row[0],
+        role=row[1],
+        content=row[2],
+        created_at=row[3],
+        turn_id=row[4],
+        attachments=row[5],
+        tool_calls=row[6],
+        turn_ordinal=row[7],
+    )

@@ -1,0 +1,222 @@
+"""The routes that stream, on the loop: events, messages in both their forms, distillation.
+
+One function, `respond`, takes a `Call` and yields a `Streamed`. The gateway calls it for these
+routes, the streaming Lambda for each of its invocations, and Chalice's views of the same routes
+collect what it yields.
+"""
+
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, Final
+
+import orjson
+
+from chalicelib import telemetry
+from chalicelib.api import memory, sessions
+from chalicelib.api.call import Answer, Call, error_answer
+from chalicelib.api.cors import cors_headers, preflight_headers
+from chalicelib.api.endpoint import OPERATIONS, Operation, admit, name_of, serve
+from chalicelib.auth import Principal
+from chalicelib.errors import InvalidField, MethodNotAllowed, NotFound, PalError
+from chalicelib.ids import new_id
+from chalicelib.services import Services, services
+from chalicelib.sessions import store
+from chalicelib.sessions.lifecycle import require_session_id
+from chalicelib.sessions.reader import ENDS, Reader
+from chalicelib.sessions.resume import enter_stream, open_events, replay_turn
+from chalicelib.sessions.rows import Watch
+from chalicelib.stream import sse
+from chalicelib.stream.response import Streamed
+
+_log = logging.getLogger(__name__)
+
+_SESSION: Final = re.compile(r"/v1/sessions/([^/]+)/(events|messages)")
+_POST: Final[Operation] = OPERATIONS[name_of(sessions.post_message)]
+_DISTILL: Final[Operation] = OPERATIONS[name_of(memory.distill)]
+COLLECTED_SECONDS: Final = 25.0
+
+
+async def respond(call: Call, *, collected: bool = False) -> Streamed:
+    """The answer to a call of a streaming route; never raises.
+
+    `collected` is for a way in that cannot stream (API Lambda, test client): an event stream then
+    ends as soon as no turn is queued or running, after 25 s at most.
+    """
+    telemetry.bind(request_id=call.request_id)
+    origin = call.headers.get("origin")
+    try:
+        ready = await services()
+        if call.method == "OPTIONS":
+            cors = preflight_headers(origin, ready.settings.cors_origins)
+            return _whole(Answer(status=204), call, cors)
+        cors = cors_headers(origin, ready.settings.cors_origins)
+        try:
+            answer = await _route(call, ready, collected=collected)
+        except PalError as exc:
+            answer = error_answer(exc, call.request_id)
+        if isinstance(answer, Answer):
+            return _whole(answer, call, cors)
+        answer.headers += [("X-Request-Id", call.request_id), *cors.items()]
+        return answer
+    except Exception:
+        _log.exception("a stream broke", extra={"action": "view_broke"})
+        broken = PalError("Something went wrong on our side.")
+        return _whole(error_answer(broken, call.request_id), call, {})
+
+
+def streams(method: str, path: str) -> bool:
+    """Whether this handler, and not the Chalice app, serves the call."""
+    if method == "POST" and path == "/v1/memory/distill":
+        return True
+    found = _SESSION.fullmatch(path)
+    return found is not None and (method, found[2]) in (("GET", "events"), ("POST", "messages"))
+
+
+async def _route(call: Call, ready: Services, *, collected: bool) -> Answer | Streamed:
+    if call.path == "/v1/memory/distill":
+        return await serve(_DISTILL, call) if call.method == "POST" else _refuse("POST")
+    found = _SESSION.fullmatch(call.path)
+    if found is None:
+        raise NotFound("There is nothing at this path.")
+    call = Call(**{**vars(call), "params": {"session_id": found[1]}})
+    if found[2] == "events":
+        if call.method != "GET":
+            return _refuse("GET")
+        return await _events(call, ready, collected=collected)
+    if call.method != "POST":
+        return _refuse("POST")
+    if "text/event-stream" in call.headers.get("accept", ""):
+        return await _post_and_stream(call, ready)
+    return await serve(_POST, call)
+
+
+def _refuse(allowed: str) -> Answer:
+    raise MethodNotAllowed(f"This path takes {allowed}.", headers={"Allow": allowed})
+
+
+async def _events(call: Call, ready: Services, *, collected: bool) -> Streamed:
+    token = call.query.get("token")
+    if token is not None:
+        caller = await ready.auth.stream_token(token)
+    else:
+        caller = await ready.auth.bearer(call.headers.get("authorization"))
+        caller.require("sessions")
+    session_id = require_session_id(call.params["session_id"])
+    if caller.only_session not in (None, session_id):
+        raise NotFound("There is no such session.")
+    telemetry.bind(tenant_id=caller.tenant_id, session_id=session_id)
+    stream_id = await _enter(ready, caller) if ready.streams_per_key else None
+    try:
+        reader, watch = await open_events(
+            ready.db, ready.hub, caller, session_id, after=_last_id(call)
+        )
+    except BaseException:
+        await _leave(ready, caller, stream_id)
+        raise
+    reader.key_id = caller.key_id
+    if ready.settings.on_lambda:
+        reader.limit(idle=ready.settings.stream_idle, whole=ready.settings.stream_max)
+    hello = orjson.dumps({"sessionId": session_id, "status": watch.status}).decode()
+    reader.greet("connected", hello)
+    body = _follow(ready, caller, reader, stream_id)
+    if collected:
+        body = _until_quiet(ready, reader, watch)
+    return Streamed(status=200, headers=list(sse.HEADERS), body=body)
+
+
+def _last_id(call: Call) -> str | None:
+    if header := call.headers.get("last-event-id"):
+        return header
+    after = call.query.get("after")
+    if after is not None and not after.strip():
+        raise InvalidField.of("after", "must be the id of an event")
+    return after
+
+
+async def _follow(
+    ready: Services, caller: Principal, reader: Reader, stream_id: str | None
+) -> AsyncIterator[bytes]:
+    try:
+        yield sse.RETRY
+        async with aclosing(ready.hub.events(reader)) as batches:
+            async for batch in batches:
+                yield sse.encode(batch)
+        yield sse.RETRY
+    finally:
+        ready.hub.drop(reader)
+        await _leave(ready, caller, stream_id)
+
+
+async def _until_quiet(ready: Services, reader: Reader, watch: Watch) -> AsyncIterator[bytes]:
+    open_turns = {watch.running_turn, watch.queued_turn} - {None}
+    ends_at = time.monotonic() + COLLECTED_SECONDS
+    yield sse.RETRY
+    async with aclosing(ready.hub.events(reader)) as batches:
+        async for batch in batches:
+            yield sse.encode(batch)
+            for event in batch:
+                if event.name == "user_message":
+                    open_turns.add(orjson.loads(event.data)["turnId"])
+                elif event.name in ENDS:
+                    open_turns.discard(orjson.loads(event.data)["turnId"])
+            if (reader.attached and not open_turns) or time.monotonic() > ends_at:
+                return
+
+
+async def _post_and_stream(call: Call, ready: Services) -> Streamed:
+    request = await admit(_POST, call)
+    session_id = require_session_id(call.params["session_id"])
+    telemetry.bind(session_id=session_id)
+    headers = list(sse.HEADERS)
+    reader, answer = await ready.sessions.post_and_follow(
+        request.caller, session_id, sessions.new_message(request.body), once=request.once
+    )
+    if reader is None:
+        reader = await replay_turn(
+            ready.db, ready.hub, request.caller, session_id, turn_id=answer["turnId"]
+        )
+        headers.append(("Idempotent-Replayed", "true"))
+    reader.key_id = request.caller.key_id
+    return Streamed(
+        status=200,
+        headers=headers,
+        body=_follow(ready, request.caller, reader, None),
+        # a frozen function does no work, so Lambda's next invocation waits for this turn's end
+        after=ready.engine.wait_idle() if ready.settings.on_lambda else None,
+    )
+
+
+async def _enter(ready: Services, caller: Principal) -> str:
+    stream_id = new_id("key")
+    await enter_stream(
+        ready.db,
+        caller,
+        stream_id=stream_id,
+        limit=ready.streams_per_key,
+        seconds=ready.settings.stream_max + 60,
+    )
+    return stream_id
+
+
+async def _leave(ready: Services, caller: Principal, stream_id: str | None) -> None:
+    if stream_id is None:
+        return
+    try:
+        async with ready.db.tenant(caller.tenant_id) as tx:
+            await store.forget_stream(tx, stream_id)
+    except PalError:
+        pass  # it lapses by itself
+
+
+def _whole(answer: Answer, call: Call, cors: dict[str, str]) -> Streamed:
+    async def body() -> AsyncIterator[bytes]:
+        if answer.body is not None:
+            yield answer.text().encode()
+
+    headers: dict[str, Any] = {"X-Request-Id": call.request_id, **cors, **answer.headers}
+    if answer.body is not None:
+        headers["Content-Type"] = "application/json"
+    return Streamed(status=answer.status, headers=list(headers.items()), body=body())

