@@ -98,9 +98,7 @@ class Authenticator:
             row = await cur.fetchone()
         if row is None:
             raise Unauthorized("This stream token is unknown or has expired.")
-        return Principal(
-            key_id=row[0], tenant_id=row[1], scopes=frozenset(), only_session=row[2]
-        )
+        return Principal(key_id=row[0], tenant_id=row[1], scopes=frozenset(), only_session=row[2])
 
     async def still_live(self, key_id: str) -> bool:
         """Whether a key that an open stream was opened with has not been revoked since."""

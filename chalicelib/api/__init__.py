@@ -1,1 +1,1 @@
-"""The HTTP API as Chalice blueprints: parse, authorise, call one domain function, shape the answer."""
+"""The HTTP API as Chalice blueprints: parse, authorise, call one domain function, answer."""

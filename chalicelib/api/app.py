@@ -9,7 +9,6 @@ Chalice's own answers (404, 405, 415, malformed JSON, a view's exception) come a
 request id and CORS headers.
 """
 
-import base64
 import json
 import uuid
 from contextvars import ContextVar
@@ -26,11 +25,11 @@ _request: ContextVar[Request | None] = ContextVar("request", default=None)
 _context: ContextVar[Any] = ContextVar("context", default=None)
 
 
-class PalApp(Chalice):  # type: ignore[misc]
+class PalApp(Chalice):
     """Chalice with a current request per thread and task, and the contract's answers."""
 
     @property
-    def current_request(self) -> Request | None:  # type: ignore[override]
+    def current_request(self) -> Request | None:
         """The request this thread or task serves."""
         return _request.get()
 
@@ -39,7 +38,7 @@ class PalApp(Chalice):  # type: ignore[misc]
         _request.set(request)
 
     @property
-    def lambda_context(self) -> Any:  # type: ignore[override]
+    def lambda_context(self) -> Any:
         """The Lambda context of the call this thread or task serves."""
         return _context.get()
 
@@ -78,15 +77,14 @@ def current_call(params: dict[str, str]) -> Call:
     if request is None:
         raise RuntimeError("no request is being served")
     event = request.to_original_event()
-    body = event.get("body") or ""
-    raw = base64.b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "replace")
     query = event.get("multiValueQueryStringParameters") or {}
     return Call(
         method=request.method,
-        path=event.get("path") or request.path,
+        # Chalice's test client sends the route's pattern alone
+        path=event.get("path") or request.path.format_map(params),
         headers={name.lower(): value for name, value in (event.get("headers") or {}).items()},
         query={name: values[-1] for name, values in query.items() if values},
-        body=raw,
+        body=request.raw_body,
         request_id=event["requestContext"]["requestId"],
         params=params,
     )
@@ -94,7 +92,9 @@ def current_call(params: dict[str, str]) -> Call:
 
 def answer_response(answer: Answer) -> Response:
     """An `Answer` as Chalice returns it."""
-    headers = {"Content-Type": "application/json", **answer.headers}
+    headers: dict[str, str | list[str]] = {**answer.headers}
+    if answer.body is not None:
+        headers["Content-Type"] = "application/json"
     return Response(body=answer.text(), status_code=answer.status, headers=headers)
 
 

@@ -1,4 +1,4 @@
-"""Which browser pages may call: the origins in PAL_CORS_ORIGINS, on every answer, errors included."""
+"""Which browser pages may call: those of PAL_CORS_ORIGINS, on every answer, errors included."""
 
 from collections.abc import Collection
 from typing import Final

@@ -9,7 +9,7 @@ a view into a 500 before its own middleware sees it.
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -121,7 +121,7 @@ async def serve(operation: Operation, call: Call) -> Answer:
 
 
 async def admit(operation: Operation, call: Call) -> Request[Any]:
-    """Authenticate, authorise, parse: the request the view gets, or the PalError that refuses it."""
+    """Authenticate, authorise, parse: the request the view gets; raises PalError to refuse."""
     ready = await services()
     caller = ANYONE
     if operation.scope is not None:
@@ -153,4 +153,4 @@ def parse(model: type[M], value: Any) -> M:
 
 def name_of(view: Callable[..., Any]) -> str:
     """The operation's name of a decorated view."""
-    return cast(str, view.__name__)
+    return view.__name__

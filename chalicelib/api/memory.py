@@ -1,4 +1,4 @@
-"""Memory. Distillation is off until its domain is there, and answers as the contract has it then."""
+"""Memory. Distillation is off until its domain is there, and answers as the contract says."""
 
 from typing import Any
 

@@ -163,7 +163,7 @@ async def create_stream_token(request: Request[StreamTokenIn]) -> Any:
 
 @endpoint(scope="sessions", body=MessageIn, answers={202: MessageAccepted}, idempotent=True)
 async def post_message(request: Request[MessageIn]) -> Any:
-    """Post a message; its reply comes on the event stream, or here with Accept: text/event-stream."""
+    """Post a message; the reply comes on the event stream, or here as one if accepted."""
     session_id = require_session_id(request.call.params["session_id"])
     return await request.services.sessions.post(
         request.caller, session_id, new_message(request.body), once=request.once

@@ -7,7 +7,7 @@ function, since RDS Proxy pins a connection whose client it sees calling SET or 
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -81,7 +81,7 @@ class Database:
             yield tx
 
     @asynccontextmanager
-    async def _transaction(self, begin: sql.Composable) -> AsyncIterator[Tx]:
+    async def _transaction(self, begin: sql.SQL | sql.Composed) -> AsyncIterator[Tx]:
         conn = await self._begin(begin)
         self.transactions += 1
         try:
@@ -97,13 +97,11 @@ class Database:
 
     async def _give_back(self, conn: Tx) -> None:
         if conn.info.transaction_status != TransactionStatus.IDLE:
-            try:
+            with suppress(psycopg.Error):  # if it is broken, the pool throws it away
                 await conn.rollback()
-            except psycopg.Error:
-                pass  # it is broken, and the pool throws it away
         await self._pool.putconn(conn)
 
-    async def _begin(self, begin: sql.Composable) -> Tx:
+    async def _begin(self, begin: sql.SQL | sql.Composed) -> Tx:
         # as many tries as the pool may hold dead connections, and one for a fresh one
         for _ in range(self._size + 1):
             try:

@@ -5,7 +5,7 @@ A query starts at a line `-- name --`; the comment lines under it say why it is 
 
 import re
 from pathlib import Path
-from typing import LiteralString, cast
+from typing import LiteralString
 
 _NAME = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 
@@ -29,4 +29,4 @@ def load_queries(beside: str, file: str = "queries.sql") -> Queries:
 def _strip(body: str) -> LiteralString:
     lines = (line.strip() for line in body.splitlines())
     kept = " ".join(line for line in lines if line and not line.startswith("--"))
-    return cast(LiteralString, kept)  # read from our own package, never from input
+    return kept  # read from our own package, never from input

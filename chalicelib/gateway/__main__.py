@@ -9,7 +9,7 @@ import sys
 
 from app import app
 from chalicelib import telemetry
-from chalicelib.config import SettingsError, settings
+from chalicelib.config import Settings, SettingsError, settings
 from chalicelib.db.migrate import pending
 from chalicelib.gateway.server import PortTaken, bind, run
 
@@ -27,8 +27,13 @@ def main() -> int:
     except (SettingsError, PortTaken) as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
-    run(app, ours, sock, lambda: print(f"ready http://{ours.host}:{ours.port}", flush=True))
+    run(app, ours, sock, lambda: _tell(ours))
     return 0
+
+
+def _tell(ours: Settings) -> None:
+    sys.stdout.write(f"ready http://{ours.host}:{ours.port}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

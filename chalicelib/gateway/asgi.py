@@ -129,7 +129,7 @@ async def _read_body(receive: Receive, headers: dict[str, str]) -> bytes | None:
     declared = headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > BODY_AT_MOST:
         raise too_large()
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -138,7 +138,7 @@ async def _read_body(receive: Receive, headers: dict[str, str]) -> bytes | None:
         if len(body) > BODY_AT_MOST:
             raise too_large()
         if not message.get("more_body"):
-            return body
+            return bytes(body)
 
 
 async def _send_whole(send: Send, status: int, headers: dict[str, Any], body: bytes) -> None:

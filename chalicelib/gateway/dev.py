@@ -87,7 +87,7 @@ def _tell(ours: Settings, key: str) -> None:
         f"# answers come from: {chain}. Try:",
         f"curl -sN {url}/v1/sessions/$(curl -s {url}/v1/sessions -H 'Authorization: Bearer {key}'"
         " -H 'Content-Type: application/json' -d '{\"agentName\":\"guide\"}'"
-        " | sed 's/.*\"id\":\"\\([^\"]*\\)\".*/\\1/')/messages"
+        ' | sed \'s/.*"id":"\\([^"]*\\)".*/\\1/\')/messages'
         f" -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json'"
         " -H 'Accept: text/event-stream' -d '{\"content\":\"Hello!\"}'",
     ]

@@ -23,7 +23,17 @@ class PortTaken(Exception):
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that leaves the signals to us."""
+    """A uvicorn server that says when it serves, and leaves the signals to us."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -75,17 +85,14 @@ async def _serve(
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=5,
-        )
+        ),
+        on_ready,
     )
     stop = asyncio.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
     serving = loop.create_task(server.serve(sockets=[sock]))
     try:
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
-        if not serving.done():
-            on_ready()
         stopping = loop.create_task(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

@@ -5,7 +5,7 @@ provider may do better) or `ProviderRejected` (the request would fail everywhere
 exception of its HTTP library.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -76,7 +76,7 @@ class Provider(Protocol):
     name: str
     model: str
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Deltas, then exactly one `Finished`; raises ProviderError instead when it cannot."""
         ...
 

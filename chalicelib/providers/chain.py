@@ -1,7 +1,7 @@
 """Several providers as one: the first that begins to answer gives the whole answer."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from chalicelib.errors import ProviderUnavailable
 from chalicelib.providers.base import AttemptFailed, ModelEvent, ModelRequest, Provider, TextDelta
@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 class Chain:
-    """Tries its providers in order until one has sent a delta; after that there is no going back."""
+    """Tries its providers in order until one has sent a delta; then there is no going back."""
 
     def __init__(self, providers: Sequence[Provider]) -> None:
         if not providers:
@@ -18,7 +18,7 @@ class Chain:
         self._providers = tuple(providers)
         self.name, self.model = providers[0].name, providers[0].model
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `Provider.stream`. ProviderRejected ends the walk: it would be refused everywhere."""
         reasons = []
         for provider in self._providers:

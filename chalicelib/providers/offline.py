@@ -1,7 +1,7 @@
 """The stand-in that answers when no provider is configured: deterministic, and says what it is."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from chalicelib.providers.base import (
     Finished,
@@ -22,7 +22,7 @@ class OfflineProvider:
     def __init__(self, options: ProviderOptions) -> None:
         self.model = options.model
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `Provider.stream`."""
         said = [one.content for one in request.messages if one.role == "user"]
         earlier = f" Before that you said {len(said) - 1} more." if len(said) > 1 else ""

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -39,7 +39,7 @@ class OpenAIProvider:
         self._timeout = options.timeout
         self._session: aiohttp.ClientSession | None = None
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `Provider.stream`. A stream that ends without a finish reason is an error."""
         import aiohttp  # 190 ms of import, paid by the functions that call a model
 
@@ -73,9 +73,7 @@ class OpenAIProvider:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=10, sock_read=self._timeout
-                ),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._timeout),
                 auto_decompress=True,
                 read_bufsize=1 << 18,
             )
@@ -94,7 +92,9 @@ class OpenAIProvider:
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             kind = ""
         _log.debug("provider refused", extra={"action": "provider_refused", "body": raw})
-        told = f"{self.name}:{self.model} answered {response.status}" + (f" ({kind})" if kind else "")
+        told = f"{self.name}:{self.model} answered {response.status}" + (
+            f" ({kind})" if kind else ""
+        )
         if response.status in _REJECTED:
             return ProviderRejected(told + ".")
         return ProviderUnavailable(told + ".")

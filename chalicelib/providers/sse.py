@@ -20,7 +20,7 @@ class SseDecoder:
         self._started = False
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes]]:
-        """The events that this chunk completes; `event` is `message` where the stream names none."""
+        """The events that this chunk completes; `message` where the stream names none."""
         if self._skip_lf and chunk:
             # the last chunk ended in CR, which ended the line: an LF now belongs to it
             chunk = chunk[1:] if chunk[:1] == b"\n" else chunk

@@ -100,9 +100,7 @@ class Engine:
         except Exception:
             _log.exception("turn broke", extra={"action": "turn_broke"})
 
-    async def cut(
-        self, tenant_id: str, session_id: str, *, generation: int | None = None
-    ) -> bool:
+    async def cut(self, tenant_id: str, session_id: str, *, generation: int | None = None) -> bool:
         """End a lapsed turn (or the one of `generation`) for its runner; True if more is to run."""
         async with self._db.tenant(tenant_id) as tx:
             if await store.lock_head(tx, session_id) is None:
@@ -152,9 +150,7 @@ class Engine:
             if turn.ending == "lost":
                 return self._abandon(turn)
             if turn.ending == "drained":
-                await self.cut(
-                    claimed.tenant_id, claimed.session_id, generation=claimed.generation
-                )
+                await self.cut(claimed.tenant_id, claimed.session_id, generation=claimed.generation)
                 return False
             more = await self._commit(turn, reply)
         finally:

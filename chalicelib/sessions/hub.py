@@ -9,7 +9,7 @@ log at its own pace, and is attached, in one step without an await, when it has 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Final
 
 import orjson
@@ -59,8 +59,16 @@ class Feed:
     """One session as this process sees it. `seq` is None until the log's end is known."""
 
     __slots__ = (
-        "ahead", "fetching", "opening", "readers", "seq", "session_id", "tenant_id", "watched", "woken"
-    )  # fmt: skip
+        "ahead",
+        "fetching",
+        "opening",
+        "readers",
+        "seq",
+        "session_id",
+        "tenant_id",
+        "watched",
+        "woken",
+    )
 
     def __init__(self, tenant_id: str, session_id: str) -> None:
         self.tenant_id, self.session_id = tenant_id, session_id
@@ -139,7 +147,7 @@ class Hub:
     ) -> tuple[Reader, Watch]:
         """A reader right behind `after`; None: from the start of the running turn, or from now.
 
-        Raises NotFound. The reader belongs to the feed until `events` has ended or `drop` is called.
+        Raises NotFound. The feed holds the reader until `events` has ended or `drop` is called.
         """
         feed = self._feed(tenant_id, session_id)
         feed.opening += 1
@@ -165,14 +173,10 @@ class Hub:
             feed.opening -= 1
             self._release(feed)
 
-    def open_turn(
-        self, tenant_id: str, session_id: str, row: LogRow, *, turn_id: str
-    ) -> Reader:
+    def open_turn(self, tenant_id: str, session_id: str, row: LogRow, *, turn_id: str) -> Reader:
         """A reader of one turn, from the row of its message, which this process just wrote."""
         feed = self._feed(tenant_id, session_id)
-        reader = Reader(
-            session_id, Position(seq=row.seq - 1), most=self._buffer, only_turn=turn_id
-        )
+        reader = Reader(session_id, Position(seq=row.seq - 1), most=self._buffer, only_turn=turn_id)
         if feed.seq is None:
             feed.seq = row.seq - 1
         feed.readers.add(reader)
@@ -204,7 +208,7 @@ class Hub:
             feed.readers.discard(reader)
             self._release(feed)
 
-    async def events(self, reader: Reader) -> AsyncIterator[list[FeedEvent]]:
+    async def events(self, reader: Reader) -> AsyncGenerator[list[FeedEvent], None]:
         """Batches of events for this reader until it is closed; then the reader is dropped."""
         feed = self.feeds[reader.session_id]
         try:

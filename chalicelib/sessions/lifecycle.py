@@ -134,9 +134,7 @@ class Sessions:
         answer, row, busy = await self._accept(caller, session_id, message, once)
         if row is None:
             return None, answer
-        reader = self._hub.open_turn(
-            caller.tenant_id, session_id, row, turn_id=answer["turnId"]
-        )
+        reader = self._hub.open_turn(caller.tenant_id, session_id, row, turn_id=answer["turnId"])
         if not busy:
             self._engine.start(caller.tenant_id, session_id)
         elif session_id not in self._hub.live:
@@ -183,7 +181,7 @@ class Sessions:
             if head is None:
                 raise _no_session()
             turn_id = await store.request_cancel(tx, session_id)
-            answer = {"status": "cancelling" if turn_id else head.status}
+            answer: dict[str, Any] = {"status": "cancelling" if turn_id else head.status}
             if turn_id:
                 answer["turnId"] = turn_id
             await finish_once(tx, once, answer)

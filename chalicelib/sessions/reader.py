@@ -127,7 +127,7 @@ class Reader:
             self.close()
 
     def take_piece(self, turn_id: str, generation: int, piece: LivePiece) -> None:
-        """Take a live piece of the running turn; ignored unless it goes on where this one stands."""
+        """Take a live piece of the running turn, if it goes on where this reader stands."""
         position = self.position
         if (
             piece.start == position.offset

@@ -1,5 +1,7 @@
 """Opening an event stream: where it starts, and what a reader gets whose place has expired."""
 
+import orjson
+
 from chalicelib.auth import Principal
 from chalicelib.db import Database
 from chalicelib.errors import TooManyRequests
@@ -8,8 +10,6 @@ from chalicelib.sessions.engine import completed_data
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.reader import Position, Reader
 from chalicelib.sessions.rows import FinishedTurn, Watch
-
-import orjson
 
 
 async def open_events(
@@ -41,7 +41,7 @@ async def open_events(
 async def replay_turn(
     db: Database, hub: Hub, caller: Principal, session_id: str, *, turn_id: str
 ) -> Reader:
-    """A reader of one turn from its start, running or ended; its end alone once that has expired."""
+    """A reader of one turn from its start, or of its end alone once the start has expired."""
     reader, watch = await hub.open(caller.tenant_id, session_id, after=None)
     reader.follow_only(turn_id)
     async with db.tenant(caller.tenant_id) as tx:

@@ -22,8 +22,10 @@ def to_call(event: dict[str, Any]) -> Call:
     """The request that a function URL's or a REST API's event describes."""
     about = event.get("requestContext") or {}
     body = event.get("body") or ""
-    raw = base64.b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "replace")
-    common = {"body": raw, "request_id": about.get("requestId") or new_request_id()}
+    raw = (
+        base64.b64decode(body) if event.get("isBase64Encoded") else body.encode("utf-8", "replace")
+    )
+    request_id = about.get("requestId") or new_request_id()
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     if event.get("version") == "2.0":
         return Call(
@@ -31,7 +33,8 @@ def to_call(event: dict[str, Any]) -> Call:
             path=event.get("rawPath") or about["http"]["path"],
             headers=headers,
             query=dict(parse_qsl(event.get("rawQueryString") or "", keep_blank_values=True)),
-            **common,
+            body=raw,
+            request_id=request_id,
         )
     query = event.get("multiValueQueryStringParameters") or {}
     return Call(
@@ -39,5 +42,6 @@ def to_call(event: dict[str, Any]) -> Call:
         path=event["path"],
         headers=headers,
         query={name: values[-1] for name, values in query.items() if values},
-        **common,
+        body=raw,
+        request_id=request_id,
     )

@@ -1,0 +1,92 @@
+"""Fixtures of the whole suite: a real Postgres, a fake provider, the system in this process."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.openai_server import FakeOpenAI
+from tests.support.doors import ChaliceDoor, Door, HttpDoor, StreamDoor
+from tests.support.postgres import Cluster, TestDatabase, cluster, find_pgbouncer
+from tests.support.stack import Stack
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pooler", action="store_true", help="reach the database through PgBouncer")
+
+
+def missing(tool: str) -> None:
+    """A tool is not there: a failure in CI, a skip with the reason on someone's own machine."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{tool} is missing")
+    pytest.skip(f"{tool} is missing")
+
+
+@pytest.fixture(scope="session")
+def postgres(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """The suite's server, with a pooler before it under --pooler."""
+    pooled = request.config.getoption("--pooler")
+    if pooled and find_pgbouncer() is None:
+        missing("pgbouncer")
+    with cluster(tmp_path_factory.mktemp("pg"), pooled=pooled) as made:
+        yield made
+
+
+@pytest.fixture
+def database(postgres: Cluster) -> Iterator[TestDatabase]:
+    """A fresh, migrated database."""
+    made = postgres.create()
+    yield made
+    postgres.drop(made)
+
+
+@pytest.fixture
+def provider() -> Iterator[FakeOpenAI]:
+    """A provider that echoes unless a test scripts it."""
+    with FakeOpenAI() as fake:
+        yield fake
+
+
+@pytest.fixture
+def make_stack(database: TestDatabase, provider: FakeOpenAI) -> Iterator[Callable[..., Stack]]:
+    """Makes the system with other settings than the usual ones."""
+    made: list[Stack] = []
+
+    def make(**changes: Any) -> Stack:
+        made.append(Stack(database, provider.base_url, **changes))
+        return made[-1]
+
+    yield make
+    for stack in made:
+        stack.close()
+
+
+@pytest.fixture
+def stack(make_stack: Callable[..., Stack]) -> Stack:
+    """The system as it usually is."""
+    return make_stack()
+
+
+@pytest.fixture(params=["http", "chalice", "function-url", "rest-api"])
+def door(request: pytest.FixtureRequest, stack: Stack) -> Door:
+    """Each way in, in turn, with the first tenant's key."""
+    return open_door(request.param, stack, stack.key)
+
+
+def open_door(kind: str, stack: Stack, key: str) -> Door:
+    """One way in: the gateway, Chalice's test client, or the stream handler by its two events."""
+    if kind == "http":
+        return HttpDoor(stack, key)
+    if kind == "chalice":
+        return ChaliceDoor(stack, key)
+    return StreamDoor(stack, key, version="2.0" if kind == "function-url" else "1.0")
+
+
+@pytest.fixture
+def root() -> Path:
+    """The checkout's folder."""
+    return Path(__file__).parents[1]
