@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_SMALL: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
+_UNITS: Final = {**_SMALL, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class SettingsError(Exception):
@@ -31,6 +32,8 @@ class Secret(str):
 
 def parse_duration(text: str) -> float:
     """Seconds of a Go duration such as `30s`, `1m30s`, `250ms`, `6h`; ValueError otherwise."""
+    if text == "0":
+        return 0.0
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(text)
@@ -48,7 +51,7 @@ class _Rule:
 def _duration(at_least: float, at_most: float) -> _Rule:
     return _Rule(
         read=lambda text: _within(parse_duration(text), at_least, at_most),
-        allowed=f"a duration such as 30s or 1m30s, from {at_least:g}s to {at_most:g}s",
+        allowed=f"a duration such as 30s or 1m30s, from {at_least:.10g}s to {at_most:.10g}s",
     )
 
 
@@ -215,10 +218,12 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         try:
             values[spec.name] = rule.read(text)
         except (ValueError, KeyError) as exc:
-            shown = "its value" if isinstance(spec.default, Secret) else repr(text)
+            secret = isinstance(spec.default, Secret)
+            shown = "its value" if secret else repr(text)
+            # a traceback prints the cause, and the cause may hold the value
             raise SettingsError(
                 f"{variable(spec.name)} must be {rule.allowed}, not {shown}."
-            ) from exc
+            ) from (None if secret else exc)
     if base := environ.get("OPENAI_BASE_URL", "").strip():
         values["openai_base_url"] = base.rstrip("/")
     values["openai_api_key"] = Secret(environ.get("OPENAI_API_KEY", "").strip())

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.openai_server import FakeOpenAI
 from tests.support.doors import ChaliceDoor, Door, HttpDoor, StreamDoor
 from tests.support.postgres import Cluster, TestDatabase, cluster, find_pgbouncer
+from tests.support.process import GatewayProcess
 from tests.support.stack import Stack
 
 
@@ -69,6 +70,22 @@ def make_stack(database: TestDatabase, provider: FakeOpenAI) -> Iterator[Callabl
 def stack(make_stack: Callable[..., Stack]) -> Stack:
     """The system as it usually is."""
     return make_stack()
+
+
+@pytest.fixture
+def make_gateway(
+    database: TestDatabase, provider: FakeOpenAI
+) -> Iterator[Callable[..., GatewayProcess]]:
+    """Starts gateways as processes of their own on the test's database; settings by variable."""
+    made: list[GatewayProcess] = []
+
+    def make(**settings: str) -> GatewayProcess:
+        made.append(GatewayProcess(database, provider.base_url, **settings))
+        return made[-1]
+
+    yield make
+    for gateway in made:
+        gateway.stop()
 
 
 @pytest.fixture(params=["http", "chalice", "function-url", "rest-api"])

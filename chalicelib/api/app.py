@@ -78,13 +78,14 @@ def current_call(params: dict[str, str]) -> Call:
         raise RuntimeError("no request is being served")
     event = request.to_original_event()
     query = event.get("multiValueQueryStringParameters") or {}
+    raw = request.raw_body
     return Call(
         method=request.method,
         # Chalice's test client sends the route's pattern alone
         path=event.get("path") or request.path.format_map(params),
         headers={name.lower(): value for name, value in (event.get("headers") or {}).items()},
         query={name: values[-1] for name, values in query.items() if values},
-        body=request.raw_body,
+        body=raw if isinstance(raw, bytes) else raw.encode(),
         request_id=event["requestContext"]["requestId"],
         params=params,
     )

@@ -24,12 +24,11 @@ from chalicelib.auth import STREAM_TOKEN_SECONDS
 
 VERSION: Final = "0.1.0"
 _ABOUT: Final = "Sessions that stream and memory that lasts."
-REF: Final = "#/components/schemas/{model}"
-
+_REF: Final = "#/components/schemas/{model}"
 _CAMEL: Final = ConfigDict(alias_generator=to_camel, serialize_by_alias=True)
 
-Json = dict[str, Any]
-Shapes = Mapping[tuple[Any, JsonSchemaMode], Json]
+_Json = dict[str, Any]
+_Shapes = Mapping[tuple[Any, JsonSchemaMode], _Json]
 
 
 class _Data(BaseModel):
@@ -103,7 +102,7 @@ _HEADERS: Final = {
     "Retry-After": "Seconds after which to try again.",
     "Idempotent-Replayed": "`true` when the stream is that of the first call with this key.",
 }
-_PARAMETERS: Final[dict[str, Json]] = {
+_PARAMETERS: Final[dict[str, _Json]] = {
     "pageSize": {"type": "integer", "minimum": 1, "default": PAGE_SIZE},
     "status": {"type": "string", "enum": list(get_args(SessionStatus))},
     "Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255},
@@ -122,7 +121,7 @@ _ERRORS: Final[dict[type[errors.PalError], str]] = {
     errors.Unavailable: "The database cannot be reached, or this process is shutting down.",
     errors.PalError: "Any other error.",
 }
-_SECURITY: Final[dict[str, Json]] = {
+_SECURITY: Final[dict[str, _Json]] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
     "streamToken": {
         "type": "apiKey",
@@ -131,8 +130,8 @@ _SECURITY: Final[dict[str, Json]] = {
         "description": f"A stream token: one session's events, {STREAM_TOKEN_SECONDS} seconds.",
     },
 }
-_ERROR: Final[Json] = {"$ref": REF.format(model=ErrorOut.__name__)}
-_EVENT_STREAM: Final[Json] = {"$ref": REF.format(model="EventStream")}
+_ERROR: Final[_Json] = {"$ref": _REF.format(model=ErrorOut.__name__)}
+_EVENT_STREAM: Final[_Json] = {"$ref": _REF.format(model="EventStream")}
 _RETRIED: Final = (errors.Conflict, errors.TooManyRequests, errors.Unavailable)
 
 
@@ -150,7 +149,7 @@ def build_document() -> dict[str, Any]:
         for method, entry in sorted(methods.items())
     }
     shapes, schemas = _schemas(routes.values())
-    paths: dict[str, Json] = {}
+    paths: dict[str, _Json] = {}
     for (path, method), operation in routes.items():
         paths.setdefault(path, {})[method.lower()] = _operation(operation, path, shapes)
     return {
@@ -172,7 +171,7 @@ def build_document() -> dict[str, Any]:
     }
 
 
-def _schemas(operations: Iterable[Operation]) -> tuple[Shapes, Json]:
+def _schemas(operations: Iterable[Operation]) -> tuple[_Shapes, _Json]:
     wanted: list[tuple[Any, JsonSchemaMode]] = [(ErrorOut, "serialization")]
     wanted += [(model, "serialization") for model in EVENTS.values()]
     for one in operations:
@@ -180,17 +179,17 @@ def _schemas(operations: Iterable[Operation]) -> tuple[Shapes, Json]:
         wanted.append((one.body, "validation"))
     shapes, definitions = TypeAdapter.json_schemas(
         [(key, mode, TypeAdapter(key)) for key, mode in wanted if key not in (None, _STREAM)],
-        ref_template=REF,
+        ref_template=_REF,
     )
     return shapes, definitions["$defs"]
 
 
-def _operation(operation: Operation, path: str, shapes: Shapes) -> Json:
+def _operation(operation: Operation, path: str, shapes: _Shapes) -> _Json:
     scope = operation.scope
-    security: list[Json] = [] if scope is None else [{"bearer": [scope]}]
+    security: list[_Json] = [] if scope is None else [{"bearer": [scope]}]
     if operation is _SESSION_EVENTS:
         security.append({"streamToken": []})
-    described: Json = {
+    described: _Json = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": f"Needs a key with the scope `{scope}`." if scope else "Needs no key.",
@@ -214,7 +213,7 @@ def _operation(operation: Operation, path: str, shapes: Shapes) -> Json:
     return described
 
 
-def _parameters(operation: Operation, path: str) -> list[Json]:
+def _parameters(operation: Operation, path: str) -> list[_Json]:
     found = [
         _parameter("path", name, f"The {name.replace('_', ' ')}.", required=True)
         for name in re.findall(r"{(\w+)}", path)
@@ -228,7 +227,7 @@ def _parameters(operation: Operation, path: str) -> list[Json]:
     return found
 
 
-def _parameter(place: str, name: str, about: str, **more: bool) -> Json:
+def _parameter(place: str, name: str, about: str, **more: bool) -> _Json:
     schema = _PARAMETERS.get(name, {"type": "string"})
     return {"name": name, "in": place, **more, "description": about, "schema": schema}
 
@@ -247,7 +246,7 @@ def _refusals(operation: Operation, path: str) -> Iterable[type[errors.PalError]
         yield errors.Conflict
 
 
-def _answer(operation: Operation, status: int, model: Any, shapes: Shapes) -> Json:
+def _answer(operation: Operation, status: int, model: Any, shapes: _Shapes) -> _Json:
     about = HTTPStatus(status).phrase
     if model is None:
         return _response(about)
@@ -263,38 +262,38 @@ def _answer(operation: Operation, status: int, model: Any, shapes: Shapes) -> Js
     return _response(about, *paged, schema=schema)
 
 
-def _error(cls: type[errors.PalError]) -> Json:
+def _error(cls: type[errors.PalError]) -> _Json:
     retry = ("Retry-After",) if cls in _RETRIED else ()
     return _response(_ERRORS[cls], *retry, schema=_ERROR)
 
 
 def _response(
-    about: str, *headers: str, schema: Json | None = None, kind: str = "application/json"
-) -> Json:
+    about: str, *headers: str, schema: _Json | None = None, kind: str = "application/json"
+) -> _Json:
     names = ("X-Request-Id", *headers)
     refs = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
-    response: Json = {"description": about, "headers": refs}
+    response: _Json = {"description": about, "headers": refs}
     if schema is not None:
         response["content"] = {kind: {"schema": schema}}
     return response
 
 
-def _event_stream() -> Json:
-    known = [_event({"const": name}, model) for name, model in EVENTS.items()]
-    other = _event({"type": "string", "not": {"enum": list(EVENTS)}}, None)
+def _event_stream() -> _Json:
+    kinds = [_event({"const": name}, model) for name, model in EVENTS.items()]
+    kinds.append(_event({"type": "string", "not": {"enum": list(EVENTS)}}, None))
     return {
         "type": "array",
         "description": "Server-sent events. A turn has any number of `message_delta`, then one of "
         "`message_completed` and `message_error`. Events of other names, such as `connected`, "
         "`user_message` and `turn_started`, may be ignored. A comment line comes every 15 s.",
-        "items": {"oneOf": [*known, other]},
+        "items": {"oneOf": kinds},
     }
 
 
-def _event(name: Json, model: type[BaseModel] | None) -> Json:
-    data: Json = {"type": "string", "contentMediaType": "application/json"}
+def _event(name: _Json, model: type[BaseModel] | None) -> _Json:
+    data: _Json = {"type": "string", "contentMediaType": "application/json"}
     if model is not None:
-        data["contentSchema"] = {"$ref": REF.format(model=model.__name__)}
+        data["contentSchema"] = {"$ref": _REF.format(model=model.__name__)}
     return {
         "type": "object",
         "properties": {"id": {"type": "string"}, "event": name, "data": data},

@@ -6,6 +6,7 @@ function, since RDS Proxy pins a connection whose client it sees calling SET or 
 """
 
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -38,7 +39,10 @@ CONNECTION: dict[str, Any] = {
 
 
 class Database:
-    """A pool of connections as one login, for one event loop."""
+    """A pool of connections as one login, for one event loop.
+
+    `process` names this process among the watchers of a session; `transactions` counts those begun.
+    """
 
     def __init__(self, url: str, *, size: int = 16, wait: float = 5.0) -> None:
         self._size = size
@@ -52,6 +56,7 @@ class Database:
             open=False,
             name="pal",
         )
+        self.process = secrets.token_hex(6)
         self.transactions = 0
 
     async def open(self) -> None:
@@ -70,7 +75,9 @@ class Database:
         replaced before the block starts. Raises Unavailable when there is no database to be had,
         or when it is lost later: then nothing is repeated, for the commit may have happened.
         """
-        begin = sql.SQL("BEGIN; SELECT pal.enter({})").format(sql.Literal(tenant_id))
+        begin = sql.SQL("BEGIN; SELECT pal.enter({}, {})").format(
+            sql.Literal(tenant_id), sql.Literal(self.process)
+        )
         async with self._transaction(begin) as tx:
             yield tx
 

@@ -91,7 +91,8 @@ async def heartbeat(db: Database, hub: Hub) -> None:
         try:
             if watched:
                 async with db.system() as tx:
-                    await store.renew_watch(tx, watched, until=time.time() + WATCH_SECONDS)
+                    until = time.time() + WATCH_SECONDS
+                    await store.renew_watch(tx, watched, process=db.process, until=until)
             renewed = now
         except PalError as exc:
             _log.warning("not renewed", extra={"action": "renew_failed", "error": exc.code})

@@ -51,7 +51,7 @@ ORDER BY turn_ordinal, id LIMIT %(most)s
 -- Before any statement that decides: one that waited for this row sees what the other wrote only
 -- in its next statement.
 SELECT status, running_turn, queued_turn, generation, next_seq, lease_until < now() AS lapsed,
-       pal.watched(watchers, %(process)s) AS watched
+       pal.watched(watchers) AS watched
 FROM session_heads WHERE session_id = %(session_id)s FOR NO KEY UPDATE
 
 -- accept_message --
@@ -69,7 +69,7 @@ WITH head AS (
         status = CASE WHEN status = 'awaiting_approval' THEN status ELSE 'processing' END
     WHERE session_id = %(session_id)s AND status NOT IN ('stopped', 'ended')
     RETURNING session_id, tenant_id, next_seq - 1 AS seq, queued_turn, turn_count,
-              running_turn IS NOT NULL AS busy, pal.watched(watchers, %(process)s) AS watched
+              running_turn IS NOT NULL AS busy, pal.watched(watchers) AS watched
 ), turn AS (
     INSERT INTO turns (id, tenant_id, session_id, ordinal)
     SELECT queued_turn, tenant_id, session_id, turn_count FROM head
@@ -105,7 +105,7 @@ WITH prior AS (
     WHERE h.session_id = prior.session_id AND prior.running_turn IS NULL
       AND prior.queued_turn IS NOT NULL AND prior.status <> 'interrupted'
     RETURNING h.session_id, h.tenant_id, h.running_turn, prior.cut_turn, h.generation, h.turn_seq,
-              h.turn_count, h.cancel_requested, pal.watched(h.watchers, %(process)s) AS watched
+              h.turn_count, h.cancel_requested, pal.watched(h.watchers) AS watched
 ), folded AS (
     UPDATE messages m SET turn_id = head.running_turn, turn_ordinal = head.turn_count
     FROM head WHERE m.session_id = head.session_id AND m.turn_id = head.cut_turn
@@ -155,7 +155,7 @@ WITH given AS (
     WHERE h.session_id = g.session_id AND h.running_turn = g.turn_id
       AND h.generation = g.generation
     RETURNING h.session_id, h.tenant_id, g.turn_id, g.generation, g.start, g.text,
-              h.next_seq - 1 AS seq, h.cancel_requested, pal.watched(h.watchers, %(process)s) AS watched
+              h.next_seq - 1 AS seq, h.cancel_requested, pal.watched(h.watchers) AS watched
 ), event AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, start, text)
     SELECT session_id, seq, tenant_id, 'delta', turn_id, generation, start, text
@@ -178,7 +178,7 @@ WITH head AS (
     WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
       AND generation = %(generation)s
     RETURNING session_id, tenant_id, next_seq - 1 AS seq,
-              pal.watched(watchers, %(process)s) AS watched
+              pal.watched(watchers) AS watched
 ), event AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
     SELECT session_id, seq, tenant_id, %(kind)s, %(turn_id)s, %(generation)s, %(event)s FROM head
@@ -197,7 +197,7 @@ WITH head AS (
     WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
       AND generation = %(generation)s
     RETURNING session_id, tenant_id, next_seq - 1 AS seq, queued_turn,
-              pal.watched(watchers, %(process)s) AS watched
+              pal.watched(watchers) AS watched
 ), turn AS (
     UPDATE turns SET status = %(status)s, ended_at = now(), provider = %(provider)s,
         model = %(model)s, tokens_in = %(tokens_in)s, tokens_out = %(tokens_out)s,
@@ -241,7 +241,7 @@ WITH head AS (
     WHERE session_id = %(session_id)s AND running_turn IS NOT NULL
       AND (lease_until < now() OR generation = %(generation)s)
     RETURNING session_id, tenant_id, next_seq - 1 AS seq, cut_turn, generation, queued_turn,
-              turn_count, status, pal.watched(watchers, %(process)s) AS watched
+              turn_count, status, pal.watched(watchers) AS watched
 ), turn AS (
     UPDATE turns SET status = 'cut', ended_at = now(), error_code = 'interrupted',
                      error = %(error)s
@@ -267,7 +267,7 @@ FROM head, event
 WITH head AS (
     UPDATE session_heads SET status = 'stopped', next_seq = next_seq + 1
     WHERE session_id = %(session_id)s AND status <> 'stopped'
-    RETURNING session_id, tenant_id, next_seq - 1 AS seq, pal.watched(watchers, %(process)s) AS watched
+    RETURNING session_id, tenant_id, next_seq - 1 AS seq, pal.watched(watchers) AS watched
 ), event AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, data)
     SELECT session_id, seq, tenant_id, 'session_stopped',
@@ -293,12 +293,12 @@ RETURNING pg_notify('pal_feed', id || ' deleted')
 -- Registers this process as a reader of the session and tells where the log stands, in one
 -- statement under the head's lock: a writer either came before and is in what this sees, or comes
 -- after and sees the watch.
-UPDATE session_heads SET watchers = watchers || jsonb_build_object(%(process)s::text, %(until)s::float8)
+UPDATE session_heads SET watchers = watchers || jsonb_build_object(pal.process(), %(until)s::float8)
 WHERE session_id = %(session_id)s
 RETURNING status, running_turn, queued_turn, generation, next_seq, turn_seq, kept_seq
 
 -- unwatch_session --
-UPDATE session_heads SET watchers = watchers - %(process)s::text WHERE session_id = %(session_id)s
+UPDATE session_heads SET watchers = watchers - pal.process() WHERE session_id = %(session_id)s
 
 -- read_events --
 SELECT seq, kind, turn_id, generation, start, text, data

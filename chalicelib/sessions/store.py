@@ -1,10 +1,8 @@
 """The sessions' SQL: one function a query, a transaction in, a row object out, no decisions.
 
-The caller owns the transaction. `PROCESS` names this process among a session's watchers, so that a
-writer can tell whether anybody else needs to hear of what it wrote.
+The caller owns the transaction.
 """
 
-import secrets
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
@@ -24,8 +22,6 @@ from chalicelib.sessions.rows import (
     Watch,
     Written,
 )
-
-PROCESS: Final = secrets.token_hex(6)
 
 _QUERIES: Final = load_queries(__file__)
 
@@ -100,7 +96,7 @@ async def page_messages(
 
 async def lock_head(tx: Tx, session_id: str) -> Head | None:
     """Lock the session's head until the transaction ends; None if there is no such session."""
-    row = await _one(tx, "lock_head", session_id=session_id, process=PROCESS)
+    row = await _one(tx, "lock_head", session_id=session_id)
     if row is None:
         return None
     return Head(
@@ -139,7 +135,6 @@ async def accept_message(
         attachments=None if attachments is None else Jsonb(attachments),
         hints=None if hints is None else Jsonb(hints),
         event=event,
-        process=PROCESS,
     )
     if row is None:
         return None
@@ -159,7 +154,7 @@ async def claim_turn(
 
     Call `lock_head` first in the same transaction.
     """
-    row = await _one(tx, "claim_turn", session_id=session_id, lease=lease, process=PROCESS)
+    row = await _one(tx, "claim_turn", session_id=session_id, lease=lease)
     if row is None:
         return None
     return ClaimedTurn(
@@ -188,7 +183,6 @@ async def write_deltas(tx: Tx, given: list[PendingText], *, lease: float) -> lis
         "starts": [one.start for one in given],
         "texts": [one.text for one in given],
         "lease": lease,
-        "process": PROCESS,
     }
     cur = await tx.execute(_QUERIES["write_deltas"], values)
     return [
@@ -217,7 +211,6 @@ async def append_event(
         kind=kind,
         event=event,
         lease=lease,
-        process=PROCESS,
     )
     return row[0] if row else None
 
@@ -230,7 +223,6 @@ async def end_turn(tx: Tx, turn: ClaimedTurn, end: TurnEnd) -> tuple[int, str | 
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         generation=turn.generation,
-        process=PROCESS,
         **vars(end),
     )
     return (row[0], row[1]) if row else None
@@ -250,7 +242,6 @@ async def cut_turn(
         new_turn=new_turn,
         error=error,
         generation=generation,
-        process=PROCESS,
     )
     if row is None:
         return None
@@ -266,7 +257,7 @@ async def cut_turn(
 
 async def stop_session(tx: Tx, session_id: str) -> tuple[int, str] | None:
     """Mark the session stopped: (seq, data) of the event; None if it was stopped already."""
-    row = await _one(tx, "stop_session", session_id=session_id, process=PROCESS)
+    row = await _one(tx, "stop_session", session_id=session_id)
     return (row[0], row[1]) if row else None
 
 
@@ -283,7 +274,7 @@ async def delete_session(tx: Tx, session_id: str) -> bool:
 
 async def watch_session(tx: Tx, session_id: str, *, until: float) -> Watch | None:
     """Register this process as a reader until the epoch second; None if there is no session."""
-    row = await _one(tx, "watch_session", session_id=session_id, process=PROCESS, until=until)
+    row = await _one(tx, "watch_session", session_id=session_id, until=until)
     if row is None:
         return None
     return Watch(
@@ -299,7 +290,7 @@ async def watch_session(tx: Tx, session_id: str, *, until: float) -> Watch | Non
 
 async def unwatch_session(tx: Tx, session_id: str) -> None:
     """Take this process out of the session's watchers."""
-    await tx.execute(_QUERIES["unwatch_session"], {"session_id": session_id, "process": PROCESS})
+    await tx.execute(_QUERIES["unwatch_session"], {"session_id": session_id})
 
 
 async def read_events(tx: Tx, session_id: str, *, after: int, most: int) -> list[LogRow]:
@@ -374,9 +365,9 @@ async def feed_heads(tx: Tx, sessions: list[str]) -> list[tuple[str, int, bool]]
     return [(row[0], row[1], row[2]) for row in await cur.fetchall()]
 
 
-async def renew_watch(tx: Tx, sessions: list[str], *, until: float) -> None:
-    """Keep this process among the watchers of these sessions, any tenant."""
-    values = {"sessions": sessions, "process": PROCESS, "until": until}
+async def renew_watch(tx: Tx, sessions: list[str], *, process: str, until: float) -> None:
+    """Keep a process among the watchers of these sessions, any tenant."""
+    values = {"sessions": sessions, "process": process, "until": until}
     await tx.execute(_QUERIES["renew_watch"], values)
 
 

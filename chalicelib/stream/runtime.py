@@ -37,7 +37,7 @@ _NOT_STARTED: Final = "The function could not start; its log says why."
 
 
 async def serve(handler: Handler, *, api: str, invocations: int | None = None) -> None:
-    """Serve invocations of the Runtime API at `api` (`host:port`).
+    """Serve invocations of the Runtime API at `api` (`host:port`), in the main thread only.
 
     Returns after `invocations` of them, or on SIGTERM once the current one and its work after the
     answer are done. RuntimeApiError when the API refuses or is gone; a handler's failure is an

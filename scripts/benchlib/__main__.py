@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -137,6 +138,8 @@ async def measure(args: argparse.Namespace, show: Callable[[Table], None]) -> di
 def main() -> int:
     args = parse_arguments()
     allow_many_files()
+    # Like Ctrl-C, so that what was started is stopped on a timeout too.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     tables: list[Table] = []
 
     def show(table: Table) -> None:
@@ -158,6 +161,8 @@ def main() -> int:
     except NotStarted as exc:
         print(f"not started: {exc}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     finally:
         if args.json and tables:
             write_json(args.json, tables, about)

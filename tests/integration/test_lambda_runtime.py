@@ -480,35 +480,38 @@ async def test_failed_start_is_reported(api: FakeRuntimeApi, handler: str, error
     assert (child.returncode, api.asked) == (1, 0)
 
 
-def test_wrapper_takes_lambdas_interpreter_and_the_layer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "interpreter"),
+    [
+        pytest.param(["lang/python3.12", "/var/runtime/bootstrap.py"], "python3.12", id="lambdas"),
+        pytest.param([], "python3.11", id="none-given"),
+        pytest.param(["/bin/sh", "/var/runtime/bootstrap"], "python3.11", id="not-a-python"),
+    ],
+)
+def test_wrapper_takes_lambdas_interpreter_and_the_layer(
+    tmp_path: Path, command: list[str], interpreter: str
+) -> None:
     """The deployed function would not find its dependencies, or its metrics would never appear."""
-    stub = tmp_path / "python3.11"
-    stub.write_text('#!/bin/sh\necho "$PWD $PYTHONPATH $PYTHONUNBUFFERED $*"\n')
-    stub.chmod(0o755)
     task = tmp_path / "task"
-    (task / "chalicelib/stream").mkdir(parents=True)
-    wrapper = shutil.copy(BOOTSTRAP, task / "chalicelib/stream/bootstrap")
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    layer = "/opt/python:/opt/python/lib/python3.11/site-packages"
-    for env, command, python_path in [
-        (
-            path | {"PYTHONPATH": "/var/runtime"},
-            [stub, "/var/runtime/bootstrap.py"],
-            f"{task}:{layer}:/var/runtime",
-        ),
-        (path, [], f"{task}:{layer}"),
-        (path, ["/var/runtime/bootstrap"], f"{task}:{layer}"),
-    ]:
-        out = subprocess.run(
-            [wrapper, *command],
-            env=env,
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
-        assert out.stdout == f"{task} {python_path} 1 -m chalicelib.stream.runtime\n"
+    wrapper = task / "chalicelib/stream/bootstrap"
+    for stub in (tmp_path / "lang/python3.12", tmp_path / "bin/python3.11", wrapper):
+        stub.parent.mkdir(parents=True)
+        stub.write_text('#!/bin/sh\necho "${0##*/} $PWD $PYTHONPATH $PYTHONUNBUFFERED $*"\n')
+        stub.chmod(0o755)
+    shutil.copy(BOOTSTRAP, wrapper)
+    layer = f"/opt/python:/opt/python/lib/{interpreter}/site-packages"
+    out = subprocess.run(
+        [wrapper, *(tmp_path / word for word in command)],
+        env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYTHONPATH": "/var/runtime"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    ).stdout
+    assert out == (
+        f"{interpreter} {task} {task}:{layer}:/var/runtime 1 -m chalicelib.stream.runtime\n"
+    )
 
 
 # From here on AWS's emulator asks the questions. It has two lives: the plain one does not report

@@ -1,11 +1,13 @@
 """The ways in, behind one face, so that one journey can be walked through each of them."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
+from chalice.local import RouteMatcher
 from chalice.test import Client
 
 import app as application
@@ -38,7 +40,13 @@ class Door(Protocol):
     """Whether events come while they happen, and not in one piece at the end."""
 
     def call(
-        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        raw: bytes | None = None,
     ) -> Reply: ...
 
     def stream(
@@ -67,21 +75,36 @@ class ChaliceDoor:
         self._client = Client(application.app)
 
     def call(
-        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        raw: bytes | None = None,
     ) -> Reply:
-        """One request."""
+        """One request; `raw` is a body as it is, in place of JSON."""
+        payload = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         usual = {"Authorization": f"Bearer {self._key}"}
-        if body is not None:
+        if body is not None or raw is not None:
             usual["Content-Type"] = "application/json"
-        answer = self._client.http.request(
-            method,
-            path,
-            headers={k: v for k, v in {**usual, **(headers or {})}.items() if v},
-            body=b"" if body is None else json.dumps(body).encode(),
-        )
+        sent = {k: v for k, v in {**usual, **(headers or {})}.items() if v}
+        if method == "OPTIONS" or pattern_of(path) is None:
+            return self._unrouted(method, path, sent, payload)
+        answer = self._client.http.request(method, path, headers=sent, body=payload)
         found = {name.lower(): str(value) for name, value in answer.headers.items()}
-        raw = answer.body if isinstance(answer.body, bytes) else str(answer.body or "").encode()
-        return Reply(status=answer.status_code, headers=found, body=raw)
+        whole = answer.body if isinstance(answer.body, bytes) else str(answer.body or "").encode()
+        return Reply(status=answer.status_code, headers=found, body=whole)
+
+    def _unrouted(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        # API Gateway, and the test client as well, answers these itself unless it has a route for
+        # them; where one leads to the function, this is the function's answer
+        lower = {name.lower(): value for name, value in headers.items()}
+        event = proxy_event("1.0", method, path, lower, body)
+        event["requestContext"]["resourcePath"] = pattern_of(path) or "/{proxy+}"
+        answer = application.app(event, None)
+        found = {name.lower(): str(value) for name, value in answer["headers"].items()}
+        return Reply(status=answer["statusCode"], headers=found, body=answer["body"].encode())
 
     def stream(
         self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
@@ -131,12 +154,20 @@ class StreamDoor:
         self._chalice = ChaliceDoor(stack, key)
 
     def call(
-        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        raw: bytes | None = None,
     ) -> Reply:
-        """One request."""
-        if not streams(method, urlsplit(path).path):
-            return self._chalice.call(method, path, body, headers=headers)
-        answer = self._answer(method, path, body, headers or {})
+        """One request; `raw` is a body as it is, in place of JSON."""
+        # what Chalice has no view for goes to the handler, which must refuse it as well
+        views = application.app.routes.get(pattern_of(path) or "", {})
+        if method in views and not streams(method, urlsplit(path).path):
+            return self._chalice.call(method, path, body, headers=headers, raw=raw)
+        answer = self._answer(method, path, body, headers or {}, raw)
 
         async def whole() -> bytes:
             return b"".join([piece async for piece in answer.body])
@@ -152,27 +183,46 @@ class StreamDoor:
         accept = {"Accept": "text/event-stream", **(headers or {})}
         return HandlerStream(self._stack, self._answer(method, path, body, accept))
 
-    def _answer(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Streamed:
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        headers: dict[str, str],
+        raw: bytes | None = None,
+    ) -> Streamed:
+        payload = raw if raw is not None else None if body is None else json.dumps(body).encode()
         usual = {"authorization": f"Bearer {self._key}"}
-        if body is not None:
+        if payload is not None:
             usual["content-type"] = "application/json"
-        lower = {name.lower(): value for name, value in headers.items()}
-        event = proxy_event(
-            self._version,
-            method,
-            path,
-            {**usual, **lower},
-            None if body is None else json.dumps(body),
-        )
+        lower = {**usual, **{name.lower(): value for name, value in headers.items()}}
+        sent = {name: value for name, value in lower.items() if value}
+        event = proxy_event(self._version, method, path, sent, payload)
         context = LambdaContext(aws_request_id="r", deadline_ms=0)
         return self._stack.node.run(handler(event, context))
 
 
+def pattern_of(path: str) -> str | None:
+    """The route that this path has, None if it has none."""
+    try:
+        return RouteMatcher(list(application.app.routes)).match_route(path).route
+    except ValueError:
+        return None
+
+
 def proxy_event(
-    version: str, method: str, path: str, headers: dict[str, str], body: str | None
+    version: str, method: str, path: str, headers: dict[str, str], body: bytes | None
 ) -> dict[str, Any]:
     """What AWS would send: a function URL's event ("2.0") or a REST API's ("1.0")."""
     parts = urlsplit(path)
+    # AWS hands a body over as text where it is text
+    text: str | None = None
+    encoded = False
+    if body is not None:
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            text, encoded = base64.b64encode(body).decode(), True
     if version == "2.0":
         return {
             "version": "2.0",
@@ -183,17 +233,19 @@ def proxy_event(
                 "requestId": "req-2",
                 "http": {"method": method, "path": parts.path},
             },
-            "body": body,
-            "isBase64Encoded": False,
+            "body": text,
+            "isBase64Encoded": encoded,
         }
     return {
         "httpMethod": method,
         "path": parts.path,
         "headers": headers,
-        "multiValueQueryStringParameters": parse_qs(parts.query) or None,
+        "multiValueQueryStringParameters": parse_qs(parts.query, keep_blank_values=True) or None,
+        "pathParameters": None,
+        "stageVariables": None,
         "requestContext": {"requestId": "req-1", "httpMethod": method},
-        "body": body,
-        "isBase64Encoded": False,
+        "body": text,
+        "isBase64Encoded": encoded,
     }
 
 

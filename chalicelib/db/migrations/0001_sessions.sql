@@ -3,9 +3,10 @@
 
 -- ── the tenant of a transaction ─────────────────────────────────────────────────────────────
 -- A function, since RDS Proxy pins a connection whose client sends SET or set_config itself.
-CREATE FUNCTION pal.enter(tenant text) RETURNS void LANGUAGE plpgsql SET search_path = pal AS $$
+CREATE FUNCTION pal.enter(tenant text, process text) RETURNS void
+LANGUAGE plpgsql SET search_path = pal AS $$
 BEGIN
-    PERFORM set_config('pal.tenant', tenant, true);
+    PERFORM set_config('pal.tenant', tenant, true), set_config('pal.process', process, true);
 END $$;
 
 CREATE FUNCTION pal.tenant() RETURNS text LANGUAGE sql STABLE AS
@@ -42,11 +43,15 @@ CREATE TABLE pal.salt (
 INSERT INTO pal.salt (value)
 VALUES (sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())));
 
+-- The process that this transaction is of, by which it is known among a session's watchers.
+CREATE FUNCTION pal.process() RETURNS text LANGUAGE sql STABLE AS
+$$ SELECT current_setting('pal.process', true) $$;
+
 -- Whether another process than this one has readers; entries past their time do not count.
-CREATE FUNCTION pal.watched(watchers jsonb, process text) RETURNS boolean LANGUAGE sql STABLE AS $$
+CREATE FUNCTION pal.watched(watchers jsonb) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT watchers <> '{}' AND EXISTS (
         SELECT FROM jsonb_each(watchers) w
-        WHERE w.key <> process AND w.value::double precision > extract(epoch FROM now()))
+        WHERE w.key <> pal.process() AND w.value::double precision > extract(epoch FROM now()))
 $$;
 
 -- ── sessions ────────────────────────────────────────────────────────────────────────────────

