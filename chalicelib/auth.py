@@ -7,7 +7,7 @@ process learnt of a key it believes for 30 s, so that a revocation holds everywh
 import hashlib
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -55,10 +55,13 @@ def new_key() -> str:
 
 
 class Authenticator:
-    """Looks keys and tokens up, and remembers keys for a short while."""
+    """Looks keys and tokens up, and remembers keys for a short while.
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    `clock` tells the seconds of that while.
+    """
+
+    def __init__(self, db: Database, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._db, self._clock = db, clock
         self._known: dict[bytes, tuple[float, Principal]] = {}
 
     async def bearer(self, header: str | None) -> Principal:
@@ -72,7 +75,7 @@ class Authenticator:
             )
         hashed = digest(key)
         known = self._known.get(hashed)
-        now = time.monotonic()
+        now = self._clock()
         if known and now - known[0] < _BELIEVED:
             return known[1]
         async with self._db.system() as tx:

@@ -12,12 +12,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from chalicelib import auth
 from chalicelib.config import Settings, SettingsError, settings
 from chalicelib.db import Database
 from chalicelib.db.migrate import MigrationError, migrate
 from chalicelib.errors import PalError
-from chalicelib.gateway.postgres import NotReady, embedded, prepare
+from chalicelib.gateway.postgres import Logins, NotReady, embedded, prepare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,13 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         with ExitStack() as stack:
-            owner_url = _owner_url(settings(), stack)
-            asyncio.run(_run(args, owner_url))
+            asyncio.run(_run(args, _logins(settings(), stack)))
     except (SettingsError, NotReady, MigrationError) as exc:
         sys.stderr.write(f"{exc}\n")
         return 1
     except PalError as exc:
         sys.stderr.write(f"{exc.message}\n")
+        return 1
+    except psycopg.Error as exc:
+        sys.stderr.write(f"The database refused: {exc.diag.message_primary or 'no reason'}.\n")
         return 1
     return 0
 
@@ -69,22 +73,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _owner_url(ours: Settings, stack: ExitStack) -> str:
+def _logins(ours: Settings, stack: ExitStack) -> Logins:
     if ours.database_owner_url:
-        return ours.database_owner_url
+        return Logins(app=ours.database_url, owner=ours.database_owner_url)
     master = ours.database_url or stack.enter_context(embedded(Path(ours.data_dir)))
-    logins = asyncio.run(prepare(master))
+    return asyncio.run(prepare(master))
+
+
+async def _run(args: argparse.Namespace, logins: Logins) -> None:
     if logins.owner is None:
         raise NotReady("PAL_DATABASE_OWNER_URL must be set: this login may not act as pal_owner.")
-    return logins.owner
-
-
-async def _run(args: argparse.Namespace, owner_url: str) -> None:
     if args.noun == "migrate":
-        applied = await migrate(owner_url)
+        applied = [*logins.applied, *await migrate(logins.owner)]
         _print("applied: " + ", ".join(applied) if applied else "nothing to apply")
         return
-    db = Database(owner_url, size=1)
+    db = Database(logins.owner, size=1)
     await db.open()
     try:
         await _COMMANDS[args.noun, args.verb](db, args)

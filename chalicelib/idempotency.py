@@ -18,13 +18,17 @@ _QUERIES: Final = load_queries(__file__, "idempotency.sql")
 _KEY_AT_MOST: Final = 255
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Once:
-    """One idempotent call: where it went, its key, and the SHA-256 of its body."""
+    """One idempotent call: where it went, its key, and the SHA-256 of its body.
+
+    `replayed` tells, once it has begun, that it had been made before.
+    """
 
     scope: str
     key: str
     body_hash: bytes
+    replayed: bool = False
 
     @classmethod
     def of(cls, *, method: str, path: str, key: str | None, body: bytes) -> "Once | None":
@@ -58,6 +62,7 @@ async def begin_once(tx: Tx, once: Once | None) -> Any | None:
         raise IdempotencyConflict("This Idempotency-Key was used with another body.")
     if row[1] is None:
         raise _in_progress()
+    once.replayed = True
     return row[1]
 
 

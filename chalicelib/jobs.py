@@ -19,18 +19,22 @@ _UNCLAIMED_SECONDS = 60.0
 
 @blueprint.on_sqs_message(queue=_TURNS_QUEUE, batch_size=1, name="turn_worker")
 def turn_worker(event: SQSEvent) -> None:
-    """Run the queued turns of the session a message names: `{"tenantId", "sessionId"}`.
+    """Run the queued turn of the session a message names: `{"tenantId", "sessionId"}`.
+
+    One turn a message, for a second might outlast the function; what is queued by then is sent on.
 
     A session that is busy, or has nothing queued, needs no retry: the message is done with, and
     what it may have missed is found by the sweep.
     """
     for record in event:
         message = orjson.loads(record.body)
-        bridge.run(_run_session(message["tenantId"], message["sessionId"]))
+        bridge.run(_run_turn(message["tenantId"], message["sessionId"]))
 
 
-async def _run_session(tenant_id: str, session_id: str) -> None:
-    await (await services()).engine.run_session(tenant_id, session_id)
+async def _run_turn(tenant_id: str, session_id: str) -> None:
+    ready = await services()
+    if await ready.engine.run_turn(tenant_id, session_id):
+        await ready.sessions.dispatch(tenant_id, session_id)
 
 
 @blueprint.schedule(Rate(1, unit=Rate.MINUTES), name="sweep")

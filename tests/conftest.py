@@ -1,6 +1,7 @@
 """Fixtures of the whole suite: a real Postgres, a fake provider, the system in this process."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,19 @@ def missing(tool: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    """The suite's server, with a pooler before it under --pooler."""
+def postgres(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The suite's server, with a pooler before it under --pooler.
+
+    In a folder of its own: pytest closes its temporary folder to other users whenever a run
+    starts, and the server is another user where the suite runs as root.
+    """
     pooled = request.config.getoption("--pooler")
     if pooled and find_pgbouncer() is None:
         missing("pgbouncer")
-    with cluster(tmp_path_factory.mktemp("pg"), pooled=pooled) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="pal-pg-", ignore_cleanup_errors=True) as folder,
+        cluster(Path(folder), pooled=pooled) as made,
+    ):
         yield made
 
 

@@ -32,14 +32,17 @@ class Call:
     request_id: str
     params: Mapping[str, str] = field(default_factory=dict)
 
-    def json(self) -> Any:
-        """The body's JSON; raises TooLarge, UnsupportedMediaType or InvalidRequest."""
+    def require_size(self) -> None:
+        """Raise TooLarge for a body over the limit, whether anyone reads it or not."""
         if len(self.body) > BODY_AT_MOST:
             raise too_large()
+
+    def json(self) -> Any:
+        """The body's JSON; raises UnsupportedMediaType or InvalidRequest."""
         self.require_json_type()
         try:
             # not orjson: it refuses a lone surrogate, of which the caller is to be told the field
-            return json.loads(self.body, parse_constant=_no_constant)
+            return json.loads(self.body.decode("utf-8-sig"), parse_constant=_no_constant)
         except (ValueError, RecursionError) as exc:
             raise InvalidRequest("The body is not valid JSON.") from exc
 
@@ -74,7 +77,13 @@ class Answer:
 
     def text(self) -> str:
         """The body as JSON text, empty for none."""
-        return "" if self.body is None else orjson.dumps(self.body).decode()
+        if self.body is None:
+            return ""
+        try:
+            return orjson.dumps(self.body).decode()
+        except TypeError:
+            # metadata may hold numbers of more than 64 bits: 1e20 comes out of the database so
+            return json.dumps(self.body, ensure_ascii=False, separators=(",", ":"))
 
 
 def error_answer(error: PalError, request_id: str) -> Answer:
@@ -85,6 +94,11 @@ def error_answer(error: PalError, request_id: str) -> Answer:
 def too_large() -> TooLarge:
     """The error for a body over the limit."""
     return TooLarge(f"The body is larger than {BODY_AT_MOST} bytes.")
+
+
+def printable(text: str) -> str:
+    """This text with lone surrogates escaped, so that an answer can show it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def is_storable(text: str) -> bool:

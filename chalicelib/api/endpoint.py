@@ -9,7 +9,7 @@ a view into a 500 before its own middleware sees it.
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 B = TypeVar("B", bound=BaseModel | None)
 
+_DETAILS_AT_MOST: Final = 20
+_FIELD_AT_MOST: Final = 300
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Generic[B]):
@@ -33,17 +36,9 @@ class Request(Generic[B]):
     call: Call
     caller: Principal
     body: B
+    once: Once | None
+    """None where the operation keeps no answers, and without an `Idempotency-Key`."""
     services: Services
-
-    @property
-    def once(self) -> Once | None:
-        """The call's idempotency, None without an `Idempotency-Key`; raises InvalidField."""
-        return Once.of(
-            method=self.call.method,
-            path=self.call.path,
-            key=self.call.headers.get("idempotency-key"),
-            body=self.call.body,
-        )
 
 
 View = Callable[[Request[Any]], Awaitable[Any]]
@@ -63,6 +58,9 @@ class Operation:
     query: dict[str, str] = field(default_factory=dict)
     idempotent: bool = False
 
+
+REPLAYED: Final = {"Idempotent-Replayed": "true"}
+"""The header of an answer that was given before."""
 
 OPERATIONS: dict[str, Operation] = {}
 """Every operation by its view's name, which is also the route's name."""
@@ -112,7 +110,8 @@ async def serve(operation: Operation, call: Call) -> Answer:
         result = await operation.view(request)
         if isinstance(result, Answer):
             return result
-        return Answer(status=operation.status, body=result)
+        again = request.once is not None and request.once.replayed
+        return Answer(status=operation.status, body=result, headers=REPLAYED if again else {})
     except PalError as exc:
         return error_answer(exc, call.request_id)
     except Exception:
@@ -123,29 +122,40 @@ async def serve(operation: Operation, call: Call) -> Answer:
 async def admit(operation: Operation, call: Call) -> Request[Any]:
     """Authenticate, authorise, parse: the request the view gets; raises PalError to refuse."""
     ready = await services()
+    call.require_size()
     caller = ANYONE
     if operation.scope is not None:
         caller = await ready.auth.bearer(call.headers.get("authorization"))
         caller.require(operation.scope)
         telemetry.bind(tenant_id=caller.tenant_id)
     body = None if operation.body is None else parse(operation.body, call.json())
-    return Request(call=call, caller=caller, body=body, services=ready)
+    once = None
+    if operation.idempotent:
+        once = Once.of(
+            method=call.method,
+            path=call.path,
+            key=call.headers.get("idempotency-key"),
+            body=call.body,
+        )
+    return Request(call=call, caller=caller, body=body, once=once, services=ready)
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def parse(model: type[M], value: Any) -> M:
-    """The model of this JSON value; raises InvalidField naming each wrong field by its path."""
+    """The model of this JSON value; raises InvalidField naming the wrong fields by their paths."""
     try:
         return model.model_validate(value)
     except ValidationError as exc:
         details = [
             {
-                "field": ".".join(str(part) for part in error["loc"]) or "body",
+                "field": ".".join(str(part) for part in error["loc"])[:_FIELD_AT_MOST] or "body",
                 "reason": str(error["msg"]).removeprefix("Value error, "),
             }
-            for error in exc.errors(include_url=False, include_input=False, include_context=False)
+            for error in exc.errors(include_url=False, include_input=False, include_context=False)[
+                :_DETAILS_AT_MOST
+            ]
         ]
         first = details[0]
         raise InvalidField(f"{first['field']}: {first['reason']}", details=details) from None

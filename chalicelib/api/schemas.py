@@ -4,40 +4,58 @@ import math
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from chalicelib.api.call import is_storable
+from chalicelib.api.call import is_storable, printable
 
 CONTENT_AT_MOST = 200_000
 _DEPTH_AT_MOST = 64
+_UNSTORABLE = "must not hold NUL or a lone surrogate"
+
+
+def _wrong(path: tuple[str | int, ...], reason: str) -> ValidationError:
+    """An error that names a place inside of the value; pydantic puts the outer path before it."""
+    told = PydanticCustomError("value_error", "{reason}", {"reason": reason})
+    return ValidationError.from_exception_data(
+        "body", [InitErrorDetails(type=told, loc=path, input=None)]
+    )
 
 
 def _storable(text: str) -> str:
     if not is_storable(text):
-        raise ValueError("must not hold NUL")
+        raise ValueError(_UNSTORABLE)
     return text
 
 
 def _plain_json(value: dict[str, Any]) -> dict[str, Any]:
-    _walk(value, 0)
+    _walk(value, ())
     return value
 
 
-def _walk(value: Any, depth: int) -> None:
-    if depth > _DEPTH_AT_MOST:
+def _walk(value: Any, path: tuple[str | int, ...]) -> None:
+    if len(path) > _DEPTH_AT_MOST:
         raise ValueError(f"must not nest deeper than {_DEPTH_AT_MOST}")
     if isinstance(value, str) and not is_storable(value):
-        raise ValueError("must not hold NUL or a lone surrogate")
+        raise _wrong(path, _UNSTORABLE)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("must not hold a number too large to keep")
+        raise _wrong(path, "must not be a number too large to keep")
     if isinstance(value, dict):
         for key, inner in value.items():
-            _walk(key, depth)
-            _walk(inner, depth + 1)
+            within = (*path, printable(key))
+            _walk(key, within)
+            _walk(inner, within)
     elif isinstance(value, list):
-        for inner in value:
-            _walk(inner, depth + 1)
+        for place, inner in enumerate(value):
+            _walk(inner, (*path, place))
 
 
 Text = Annotated[str, AfterValidator(_storable)]
@@ -50,8 +68,21 @@ SessionStatus = Literal[
 
 class _In(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", alias_generator=to_camel, validate_by_alias=True, validate_by_name=False
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_alias=True,
+        validate_by_name=False,
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        # pydantic cannot name a field whose name is no Unicode
+        for name in value if isinstance(value, dict) else ():
+            if not is_storable(name):
+                raise _wrong((printable(name),), _UNSTORABLE)
+        return value
 
 
 class _Out(BaseModel):
@@ -96,7 +127,7 @@ class MessageIn(_In):
     @model_validator(mode="after")
     def _says_something(self) -> "MessageIn":
         if not self.content and not self.attachments:
-            raise ValueError("content must not be empty without attachments")
+            raise _wrong(("content",), "must not be empty without attachments")
         return self
 
 

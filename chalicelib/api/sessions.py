@@ -119,7 +119,7 @@ async def list_messages(request: Request[None]) -> Any:
     token = _read_token(call.query.get("pageToken"), 2)
     after = (0, "")
     if token is not None:
-        if not (isinstance(token[0], int) and is_id(str(token[1]), "msg")):
+        if not (type(token[0]) is int and is_id(str(token[1]), "msg")):
             raise _bad_token()
         after = (min(token[0], 2**31 - 1), token[1])
     size = call.page_size()

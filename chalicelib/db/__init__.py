@@ -1,6 +1,7 @@
 """Postgres: connections, the tenant transaction, migrations."""
 
-from chalicelib.db.pool import Database, Row, Tx
+from chalicelib.db.connections import Tx
+from chalicelib.db.pool import Database, Row
 from chalicelib.db.queries import Queries, load_queries
 
 __all__ = ["Database", "Queries", "Row", "Tx", "load_queries"]

@@ -28,11 +28,18 @@ ALTER ROLE pal_app SET lock_timeout = '5s';
 ALTER ROLE pal_app SET idle_in_transaction_session_timeout = '15s';
 ALTER ROLE pal_owner SET search_path = pal;
 ALTER ROLE pal_owner SET lock_timeout = '5s';
+-- a migration whose process was killed or frozen ends soon, and with it the others' wait for it
+ALTER ROLE pal_owner SET client_connection_check_interval = '2s';
+ALTER ROLE pal_owner SET idle_in_transaction_session_timeout = '60s';
 
 DO $$
+DECLARE
+    -- since Postgres 16 the maker of a role is a member who may grant it and not yet act as it
+    acting text := CASE WHEN current_setting('server_version_num')::integer < 160000
+                        THEN 'MEMBER' ELSE 'SET' END;
 BEGIN
-    -- a master that is no superuser must be a member of the owner it gives the schema to
-    IF NOT pg_has_role(current_user, 'pal_owner', 'MEMBER') THEN
+    -- a master that is no superuser must be able to act as the owner it gives the schema to
+    IF NOT pg_has_role(current_user, 'pal_owner', acting) THEN
         EXECUTE format('GRANT pal_owner TO %I', current_user);
     END IF;
     IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'pal') THEN

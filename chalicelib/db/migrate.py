@@ -6,18 +6,28 @@ transaction: processes that start together wait for each other, a killed one lea
 """
 
 import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import LiteralString
+from typing import Final, LiteralString
 
 import psycopg
 
 from chalicelib.db.pool import CONNECTION
 
-FOLDER = Path(__file__).with_name("migrations")
+FOLDER: Final = Path(__file__).with_name("migrations")
 
-# any constant does; this one is "pal" in ASCII
-_LOCK = 0x70616C
+_FILE: Final = re.compile(r"(\d{4})_(\w+)\.sql")
+
+# Any constant does; this one is "pal" in ASCII. The wait for the others has no limit, since one of
+# them may be at a long migration; the migration itself keeps the role's limit.
+_TAKE_TURNS: Final = """
+SET LOCAL lock_timeout = 0;
+SELECT pg_advisory_xact_lock(7364972);
+SET LOCAL lock_timeout TO DEFAULT;
+"""
 
 
 class MigrationError(Exception):
@@ -33,30 +43,35 @@ class Migration:
     text: LiteralString
     checksum: str
 
+    @property
+    def full_name(self) -> str:
+        """As its file is called, `0001_sessions`."""
+        return f"{self.version:04}_{self.name}"
+
 
 def read_migrations(folder: Path = FOLDER) -> list[Migration]:
     """The files in order; MigrationError when a number is missing or stands twice."""
     found = []
     for path in sorted(folder.glob("*.sql")):
-        number, _, name = path.stem.partition("_")
-        text = path.read_text()
-        found.append(
-            Migration(
-                version=int(number),
-                name=name,
-                text=text,
-                checksum=hashlib.sha256(text.encode()).hexdigest(),
-            )
-        )
-    if [one.version for one in found] != list(range(1, len(found) + 1)):
-        raise MigrationError("The migration files are not numbered 1, 2, 3 and so on.")
+        parts = _FILE.fullmatch(path.name)
+        if parts is None:
+            raise MigrationError(f"The migration {path.name} is not named 0001_like_this.sql.")
+        text = path.read_text(encoding="utf-8")
+        checksum = hashlib.sha256(text.encode()).hexdigest()
+        found.append(Migration(version=int(parts[1]), name=parts[2], text=text, checksum=checksum))
+    for number, one in enumerate(found, start=1):
+        if one.version != number:
+            raise MigrationError(f"Migration {one.full_name} stands where {number:04} should.")
     return found
 
 
 async def bootstrap(master_url: str) -> None:
-    """Make roles, schema and grants as the master user. Safe to run twice."""
-    text = Path(__file__).with_name("bootstrap.sql").read_text()
-    async with await psycopg.AsyncConnection.connect(master_url, **CONNECTION) as conn:
+    """Make roles, schema and grants as the master user. Safe to run twice, and at once."""
+    text = Path(__file__).with_name("bootstrap.sql").read_text(encoding="utf-8")
+    async with (
+        await psycopg.AsyncConnection.connect(master_url, **CONNECTION) as conn,
+        taking_turns(conn),
+    ):
         await conn.execute(text)
 
 
@@ -64,40 +79,66 @@ async def migrate(owner_url: str, folder: Path = FOLDER) -> list[str]:
     """Apply what is missing as `pal_owner`; the names applied by this call.
 
     Safe to run from several processes at once and through a transaction pooler. Raises
-    MigrationError when an applied file has changed. A database that is ahead of the files is fine:
-    an older process may still run while a newer one starts.
+    MigrationError when an applied file has changed or one fails, which then leaves nothing behind.
+    A database that is ahead of the files is fine: an older process may still run while a newer one
+    starts.
     """
     files = read_migrations(folder)
     applied: list[str] = []
-    async with await psycopg.AsyncConnection.connect(owner_url, **CONNECTION) as conn:
-        while True:
-            async with conn.transaction():
-                missing = await _first_missing(conn, files)
-                if missing is None:
-                    return applied
-                await conn.execute(missing.text)
-                await conn.execute(
-                    "INSERT INTO pal.schema_migrations (version, name, checksum)"
-                    " VALUES (%s, %s, %s)",
-                    (missing.version, missing.name, missing.checksum),
-                )
-            applied.append(f"{missing.version:04}_{missing.name}")
+    doing = "The migrations"
+    try:
+        async with await psycopg.AsyncConnection.connect(owner_url, **CONNECTION) as conn:
+            while True:
+                doing = "The migrations"
+                async with taking_turns(conn):
+                    missing = await _first_missing(conn, files)
+                    if missing is None:
+                        return applied
+                    doing = f"Migration {missing.full_name}"
+                    await conn.execute(missing.text)
+                    await conn.execute(
+                        "INSERT INTO pal.schema_migrations (version, name, checksum)"
+                        " VALUES (%s, %s, %s)",
+                        (missing.version, missing.name, missing.checksum),
+                    )
+                applied.append(missing.full_name)
+    except psycopg.Error as exc:
+        raise MigrationError(f"{doing} could not be applied: {_reason(exc)}.") from exc
 
 
 async def pending(url: str) -> list[str]:
     """The names of migrations that this database lacks; any login may ask."""
     async with await psycopg.AsyncConnection.connect(url, **CONNECTION) as conn:
-        cur = await conn.execute("SELECT to_regclass('pal.schema_migrations') IS NOT NULL")
-        row = await cur.fetchone()
-        done = set()
-        if row and row[0]:
-            rows = await (await conn.execute("SELECT name FROM pal.schema_migrations")).fetchall()
-            done = {name for (name,) in rows}
-    return [one.name for one in read_migrations() if one.name not in done]
+        try:
+            cur = await conn.execute("SELECT version FROM pal.schema_migrations")
+            done = {version for (version,) in await cur.fetchall()}
+        except (
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.InsufficientPrivilege,  # what pal_app may see, migrations grant
+        ):
+            done = set()
+    return [one.full_name for one in read_migrations() if one.version not in done]
+
+
+@asynccontextmanager
+async def taking_turns(conn: psycopg.AsyncConnection) -> AsyncIterator[None]:
+    """A transaction that waits for every other one of its kind on this database."""
+    async with conn.transaction():
+        await conn.execute(_TAKE_TURNS)
+        yield
 
 
 async def _first_missing(conn: psycopg.AsyncConnection, files: list[Migration]) -> Migration | None:
-    await conn.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    row = await (await conn.execute("SELECT current_user, to_regnamespace('pal')")).fetchone()
+    who, schema = row or ("", None)
+    if who != "pal_owner":
+        # what another login makes, pal_owner cannot change, and a superuser's is free of policies
+        raise MigrationError(f"Migrations are applied as pal_owner, not as {who}.")
+    if schema is None:
+        raise MigrationError(
+            "There is no schema pal yet: run `scripts/pal migrate` once with PAL_DATABASE_URL as"
+            " the database's master."
+        )
     await conn.execute(
         "CREATE TABLE IF NOT EXISTS pal.schema_migrations (version integer PRIMARY KEY,"
         " name text NOT NULL, checksum text NOT NULL, applied_at timestamptz DEFAULT now())"
@@ -111,7 +152,11 @@ async def _first_missing(conn: psycopg.AsyncConnection, files: list[Migration]) 
             return one
         if checksums[one.version] != one.checksum:
             raise MigrationError(
-                f"Migration {one.version:04}_{one.name} was changed after it was applied;"
+                f"Migration {one.full_name} was changed after it was applied;"
                 " put the file back and write a new one."
             )
     return None
+
+
+def _reason(exc: psycopg.Error) -> str:
+    return exc.diag.message_primary or "the database cannot be connected to"

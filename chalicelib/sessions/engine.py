@@ -8,6 +8,7 @@ lost its lease changes nothing.
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -55,11 +56,18 @@ class Engine:
     # ── from outside ─────────────────────────────────────────────────────────────────────────
     def start(self, tenant_id: str, session_id: str) -> None:
         """Run this session's queued turns, in a task of its own; harmless if there are none."""
+        if not self.draining:
+            self._spawn(self.run_session(tenant_id, session_id))
+
+    async def claim_and_start(self, tenant_id: str, session_id: str) -> str | None:
+        """Claim the queued turn now and run it in a task of its own; its id, None if not ours."""
         if self.draining:
-            return
-        task = asyncio.get_running_loop().create_task(self.run_session(tenant_id, session_id))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            return None
+        claimed = await self._claim(tenant_id, session_id)
+        if claimed is None:
+            return None
+        self._spawn(self.run_session(tenant_id, session_id, claimed))
+        return claimed.turn_id
 
     def cancel(self, session_id: str) -> None:
         """End the turn of this session that runs here, if one does."""
@@ -86,19 +94,28 @@ class Engine:
         for turn in tuple(self.keeper.running.values()):
             turn.end("drained")
 
-    async def run_session(self, tenant_id: str, session_id: str) -> None:
-        """Claim and run queued turns until none is left; the ways in await this on a worker."""
+    async def run_session(
+        self, tenant_id: str, session_id: str, claimed: ClaimedTurn | None = None
+    ) -> None:
+        """Run queued turns until none is left, `claimed` first."""
         telemetry.bind(tenant_id=tenant_id, session_id=session_id)
+        while await self.run_turn(tenant_id, session_id, claimed):
+            claimed = None
+
+    async def run_turn(
+        self, tenant_id: str, session_id: str, claimed: ClaimedTurn | None = None
+    ) -> bool:
+        """Run one queued turn, or `claimed`; whether the session has another one queued."""
         try:
-            while not self.draining:
+            if claimed is None and not self.draining:
                 claimed = await self._claim(tenant_id, session_id)
-                if claimed is None or not await self._run(claimed):
-                    return
+            return claimed is not None and await self._run(claimed)
         except PalError as exc:
             # nothing is lost: the sweep finds the turn, queued or lapsed
             _log.warning("turn put off", extra={"action": "turn_put_off", "error": exc.code})
         except Exception:
             _log.exception("turn broke", extra={"action": "turn_broke"})
+        return False
 
     async def cut(self, tenant_id: str, session_id: str, *, generation: int | None = None) -> bool:
         """End a lapsed turn (or the one of `generation`) for its runner; True if more is to run."""
@@ -122,6 +139,11 @@ class Engine:
             _event_row(cut.seq, "message_error", cut.turn_id, cut.generation, cut.event),
         )
         return cut.queued_turn is not None and cut.status != "interrupted"
+
+    def _spawn(self, coro: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coro)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # ── one turn ─────────────────────────────────────────────────────────────────────────────
     async def _claim(self, tenant_id: str, session_id: str) -> ClaimedTurn | None:

@@ -18,7 +18,7 @@ from chalicelib.db.pool import CONNECTION
 from chalicelib.errors import PalError
 from chalicelib.sessions import store
 from chalicelib.sessions.engine import Engine
-from chalicelib.sessions.hub import WATCH_SECONDS, Hub
+from chalicelib.sessions.hub import WATCH_SECONDS, Feed, Hub
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +85,9 @@ async def heartbeat(db: Database, hub: Hub) -> None:
                 # a second early, since the next look comes a second later
                 elif now - reader.last_given >= PING_SECONDS - 1:
                     reader.ping()
+            if feed.readers and not feed.watched and feed.session_id not in hub.live:
+                # its turn was to run here and does not: another process may end it
+                await _watch(hub, feed)
         if now - renewed < WATCH_SECONDS / 3:
             continue
         watched = [one.session_id for one in hub.feeds.values() if one.watched]
@@ -96,6 +99,13 @@ async def heartbeat(db: Database, hub: Hub) -> None:
             renewed = now
         except PalError as exc:
             _log.warning("not renewed", extra={"action": "renew_failed", "error": exc.code})
+
+
+async def _watch(hub: Hub, feed: Feed) -> None:
+    try:
+        await hub.watch(feed.tenant_id, feed.session_id)
+    except PalError as exc:
+        _log.warning("not watched", extra={"action": "watch_failed", "error": exc.code})
 
 
 async def check_keys(auth: Authenticator, hub: Hub, *, every: float) -> None:

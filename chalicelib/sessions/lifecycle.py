@@ -135,11 +135,19 @@ class Sessions:
         if row is None:
             return None, answer
         reader = self._hub.open_turn(caller.tenant_id, session_id, row, turn_id=answer["turnId"])
-        if not busy:
-            self._engine.start(caller.tenant_id, session_id)
-        elif session_id not in self._hub.live:
-            # it waits for a turn of another process, which may run this one as well
-            await self._hub.watch(caller.tenant_id, session_id)
+        try:
+            ours = None
+            if not busy:
+                ours = await self._engine.claim_and_start(caller.tenant_id, session_id)
+            if ours != answer["turnId"]:
+                # it waits for another turn, or another process was quicker to claim it
+                await self._hub.watch(caller.tenant_id, session_id)
+        except PalError as exc:
+            # the message is stored and will be answered, so the stream stays open for it
+            _log.warning("not started", extra={"action": "not_started", "error": exc.code})
+        except BaseException:
+            self._hub.drop(reader)
+            raise
         return reader, answer
 
     async def stop(

@@ -1,5 +1,8 @@
 """Opening an event stream: where it starts, and what a reader gets whose place has expired."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import orjson
 
 from chalicelib.auth import Principal
@@ -27,14 +30,15 @@ async def open_events(
     """
     position = Position.parse(after) if after else None
     reader, watch = await hub.open(caller.tenant_id, session_id, after=position)
-    if position is not None and position.seq + 1 < watch.kept_seq:
+    if position is None or position.seq + 1 >= watch.kept_seq:
+        return reader, watch
+    with _dropped_on_error(hub, reader):
         async with db.tenant(caller.tenant_id) as tx:
             finished = await store.finished_turn(tx, session_id, turn_id=position.turn_id)
-        end = watch.turn_seq if watch.running_turn else watch.next_seq
-        reader.position = Position(seq=max(end, watch.kept_seq) - 1)
-        if finished is not None:
-            kind, data = finished_event(session_id, finished)
-            reader.push(kind, data)
+    end = watch.turn_seq if watch.running_turn else watch.next_seq
+    reader.position = Position(seq=max(end, watch.kept_seq) - 1)
+    if finished is not None:
+        reader.push(*finished_event(session_id, finished))
     return reader, watch
 
 
@@ -44,17 +48,27 @@ async def replay_turn(
     """A reader of one turn from its start, or of its end alone once the start has expired."""
     reader, watch = await hub.open(caller.tenant_id, session_id, after=None)
     reader.follow_only(turn_id)
-    async with db.tenant(caller.tenant_id) as tx:
-        first = await store.first_event(tx, session_id, turn_id=turn_id)
-        finished = None
-        if first is None or first < watch.kept_seq:
-            finished = await store.finished_turn(tx, session_id, turn_id=turn_id)
+    with _dropped_on_error(hub, reader):
+        async with db.tenant(caller.tenant_id) as tx:
+            first = await store.first_event(tx, session_id, turn_id=turn_id)
+            finished = None
+            if first is None or first < watch.kept_seq:
+                finished = await store.finished_turn(tx, session_id, turn_id=turn_id)
     if finished is not None:
         reader.push(*finished_event(session_id, finished))
         reader.close()
     elif first is not None:
         reader.position = Position(seq=first - 1)
     return reader
+
+
+@contextmanager
+def _dropped_on_error(hub: Hub, reader: Reader) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        hub.drop(reader)
+        raise
 
 
 async def enter_stream(

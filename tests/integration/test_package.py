@@ -384,7 +384,8 @@ def test_packaged_handlers_are_found(dev: Package, unpacked: Unpacked) -> None:
     handlers = sorted(one["Handler"] for one in dev.functions().values())
     program = """if True:
         import importlib, sys
-        import chalicelib.stream.lambda_entry, app
+        import chalicelib.stream.lambda_entry, app, psycopg
+        assert psycopg.pq.__impl__ == "binary"  # Lambda has no libpq of its own
         for handler in sys.argv[1:]:
             module, _, name = handler.rpartition(".")
             assert callable(getattr(importlib.import_module(module), name)), handler
@@ -428,6 +429,7 @@ def test_packaged_stream_function_answers(unpacked: Unpacked) -> None:
             try:
                 async with asyncio.timeout(30):
                     while not api.asked:
+                        assert process.returncode is None
                         await asyncio.sleep(0.05)
                 return await call.chunk() or b"", b"".join(await call.body())
             finally:

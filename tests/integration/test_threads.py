@@ -115,7 +115,9 @@ def test_two_tenants_on_eight_threads_read_their_own(stack: Stack) -> None:
                 multiValueQueryStringParameters={"agent": [f"{thread}-{n}"]},
             )
             found = orjson.loads(listed["body"])
-            if [(one["tenantId"], one["agentName"]) for one in found] != [(tenant, f"{thread}-{n}")]:
+            if [(one["tenantId"], one["agentName"]) for one in found] != [
+                (tenant, f"{thread}-{n}")
+            ]:
                 wrong.append(f"thread {thread}: {found}")
             if found and found[0]["id"] not in own:
                 wrong.append(f"thread {thread} made {own} and got {found}")

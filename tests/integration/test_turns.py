@@ -41,9 +41,7 @@ def expire_lease(stack: Stack) -> None:
     )
 
 
-def test_messages_in_mid_turn_are_batched_into_the_next(
-    stack: Stack, provider: FakeOpenAI
-) -> None:
+def test_messages_in_mid_turn_are_batched_into_the_next(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: what people say while the agent is talking."""
     http, session = start_session(stack)
     slow = Reply(pieces=["first"], hold_at=0)
@@ -107,9 +105,11 @@ def test_two_messages_at_once_run_one_turn_at_a_time(
             session = http.call("POST", "/v1/sessions", {"agentName": "guide"}).json["id"]
             most = 0
             streams = pool.map(
-                lambda pair, on=session: pair[0]
-                .stream("POST", f"/v1/sessions/{on}/messages", {"content": pair[1]})
-                .rest(),
+                lambda pair, on=session: (
+                    pair[0]
+                    .stream("POST", f"/v1/sessions/{on}/messages", {"content": pair[1]})
+                    .rest()
+                ),
                 [(http, "A"), (other_http, "B")],
             )
             ends = [events[-1] for events in streams]
@@ -147,9 +147,7 @@ def test_turn_goes_on_when_its_caller_leaves(stack: Stack, provider: FakeOpenAI)
     assert transcript(http, session) == [("user", "hello"), ("assistant", "all of it")]
 
 
-def test_stopped_session_completes_what_it_had_accepted(
-    stack: Stack, provider: FakeOpenAI
-) -> None:
+def test_stopped_session_completes_what_it_had_accepted(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: answers to messages that had been accepted with a 202."""
     http, session = start_session(stack)
     slow = Reply(pieces=["one"], hold_at=0)
@@ -172,9 +170,7 @@ def test_stopped_session_completes_what_it_had_accepted(
     assert http.call("GET", f"/v1/sessions/{session}").json["status"] == "stopped"
 
 
-def test_deleted_session_takes_its_running_turn_along(
-    stack: Stack, provider: FakeOpenAI
-) -> None:
+def test_deleted_session_takes_its_running_turn_along(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: a deleted conversation that comes back with its last answer."""
     http, session = start_session(stack)
     slow = Reply(pieces=["never"], hold_at=1)
@@ -271,7 +267,9 @@ class Frozen:
         keeper = self.node.services.engine.keeper
         keeper.add = lambda turn: keeper.running.update({turn.claimed.turn_id: turn})  # type: ignore[method-assign]
         caller = stack.caller
-        self.node.run(self.node.services.sessions.post(caller, session, NewMessage(content=content)))
+        self.node.run(
+            self.node.services.sessions.post(caller, session, NewMessage(content=content))
+        )
         assert self.reply.held.wait(10)
 
     def wake(self) -> None:
@@ -288,7 +286,10 @@ def test_lapsed_turn_is_taken_up_once_and_its_late_runner_writes_nothing(
     frozen = Frozen(stack, provider, session, "hello")
     cut = stack.database.one("SELECT running_turn FROM pal.session_heads")
     events = http.stream("GET", f"/v1/sessions/{session}/events")
-    assert http.call("POST", f"/v1/sessions/{session}/messages", {"content": "still there?"}).status == 202
+    assert (
+        http.call("POST", f"/v1/sessions/{session}/messages", {"content": "still there?"}).status
+        == 202
+    )
     expire_lease(stack)
     stack.node.sweep()
     seen = events.read_until("message_error")
@@ -310,9 +311,7 @@ def test_lapsed_turn_is_taken_up_once_and_its_late_runner_writes_nothing(
     ]
 
 
-def test_second_lapse_interrupts_until_the_next_message(
-    stack: Stack, provider: FakeOpenAI
-) -> None:
+def test_second_lapse_interrupts_until_the_next_message(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: a poison message that is run for ever, or cut messages no one answers."""
     http, session = start_session(stack)
     first = Frozen(stack, provider, session, "hello")
@@ -368,9 +367,7 @@ def test_every_write_of_a_stale_runner_changes_nothing(stack: Stack) -> None:
         assert stale is not None
         async with services.db.tenant(caller.tenant_id) as tx:
             await store.lock_head(tx, session)
-            cut = await store.cut_turn(
-                tx, session_id=session, new_turn=new_id("tur"), error="cut"
-            )
+            cut = await store.cut_turn(tx, session_id=session, new_turn=new_id("tur"), error="cut")
         assert cut is not None
         async with services.db.tenant(caller.tenant_id) as tx:
             await store.lock_head(tx, session)
@@ -458,9 +455,7 @@ def test_long_turn_keeps_its_lease(make_stack: Callable[..., Stack], provider: F
     assert text_of(stream.rest()) == "slow"
 
 
-def test_commit_is_tried_again_after_a_lost_connection(
-    stack: Stack, provider: FakeOpenAI
-) -> None:
+def test_commit_is_tried_again_after_a_lost_connection(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: a whole answer, for a database that was away for a second."""
     http, session = start_session(stack)
     slow = Reply(pieces=["kept"], hold_at=1)

@@ -6,6 +6,10 @@
 CREATE FUNCTION pal.enter(tenant text, process text) RETURNS void
 LANGUAGE plpgsql SET search_path = pal AS $$
 BEGIN
+    IF NOT row_security_active('pal.sessions') THEN
+        RAISE EXCEPTION '% is above row-level security; connect as pal_app', current_user
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
     PERFORM set_config('pal.tenant', tenant, true), set_config('pal.process', process, true);
 END $$;
 
@@ -30,9 +34,9 @@ CREATE TABLE pal.api_keys (
     scopes       text[] NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT now(),
     last_used_at timestamptz,
-    revoked_at   timestamptz
+    revoked_at   timestamptz,
+    UNIQUE (tenant_id, id)
 );
-CREATE INDEX api_keys_tenant ON pal.api_keys (tenant_id);
 
 -- One salt a database: keys and tokens are found by their hash, so the salt cannot be a row's own.
 -- Only pal_system may read it.
@@ -67,15 +71,17 @@ CREATE TABLE pal.sessions (
     messages    jsonb STORAGE EXTERNAL NOT NULL DEFAULT '[]',
     summary     text,
     created_at  timestamptz NOT NULL DEFAULT now(),
-    updated_at  timestamptz NOT NULL DEFAULT now()
+    updated_at  timestamptz NOT NULL DEFAULT now(),
+    -- the order of lists, and what a session's rows refer to: policies do not bind foreign keys, so
+    -- without the tenant in them one tenant's row could hang on another's session
+    UNIQUE (tenant_id, id)
 );
-CREATE INDEX sessions_list ON pal.sessions (tenant_id, id DESC);
 CREATE INDEX sessions_group ON pal.sessions (tenant_id, group_id, id DESC) WHERE group_id IS NOT NULL;
 
 -- The narrow row that accept, claim, commit, stop, cancel and delete lock first. It is written
 -- several times a turn, so no index holds a column of it but the key (updates stay on the page).
 CREATE TABLE pal.session_heads (
-    session_id       text COLLATE "C" PRIMARY KEY REFERENCES pal.sessions ON DELETE CASCADE,
+    session_id       text COLLATE "C" PRIMARY KEY,
     tenant_id        text COLLATE "C" NOT NULL,
     status           text NOT NULL DEFAULT 'active' CHECK (status IN
         ('active', 'processing', 'awaiting_approval', 'interrupted', 'stopped', 'ended')),
@@ -91,13 +97,14 @@ CREATE TABLE pal.session_heads (
     next_seq         bigint NOT NULL DEFAULT 1,
     turn_seq         bigint NOT NULL DEFAULT 1,   -- where the running turn starts in the event log
     kept_seq         bigint NOT NULL DEFAULT 1,   -- events below it have been deleted
-    watchers         jsonb NOT NULL DEFAULT '{}'  -- process id -> epoch until which it has readers
+    watchers         jsonb NOT NULL DEFAULT '{}', -- process id -> epoch until which it has readers
+    FOREIGN KEY (tenant_id, session_id) REFERENCES pal.sessions (tenant_id, id) ON DELETE CASCADE
 ) WITH (fillfactor = 60);
 
 CREATE TABLE pal.turns (
     id            text COLLATE "C" PRIMARY KEY,
     tenant_id     text COLLATE "C" NOT NULL,
-    session_id    text COLLATE "C" NOT NULL REFERENCES pal.sessions ON DELETE CASCADE,
+    session_id    text COLLATE "C" NOT NULL,
     ordinal       integer NOT NULL,
     status        text NOT NULL DEFAULT 'queued' CHECK (status IN
         ('queued', 'running', 'completed', 'failed', 'cut')),
@@ -115,7 +122,8 @@ CREATE TABLE pal.turns (
     message_id    text COLLATE "C",
     error_code    text,
     error         text,
-    UNIQUE (session_id, ordinal)
+    UNIQUE (session_id, ordinal),
+    FOREIGN KEY (tenant_id, session_id) REFERENCES pal.sessions (tenant_id, id) ON DELETE CASCADE
 ) WITH (fillfactor = 80);
 CREATE UNIQUE INDEX turns_one_running ON pal.turns (session_id) WHERE status = 'running';
 CREATE INDEX turns_open ON pal.turns (session_id) WHERE status IN ('queued', 'running');
@@ -125,7 +133,7 @@ CREATE INDEX turns_open ON pal.turns (session_id) WHERE status IN ('queued', 'ru
 CREATE TABLE pal.messages (
     id           text COLLATE "C" PRIMARY KEY,
     tenant_id    text COLLATE "C" NOT NULL,
-    session_id   text COLLATE "C" NOT NULL REFERENCES pal.sessions ON DELETE CASCADE,
+    session_id   text COLLATE "C" NOT NULL,
     turn_id      text COLLATE "C" NOT NULL,
     turn_ordinal integer NOT NULL,
     role         text NOT NULL CHECK (role IN ('user', 'assistant', 'tool')),
@@ -133,14 +141,15 @@ CREATE TABLE pal.messages (
     attachments  jsonb,
     tool_calls   jsonb,
     hints        jsonb,
-    created_at   timestamptz NOT NULL DEFAULT now()
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    FOREIGN KEY (tenant_id, session_id) REFERENCES pal.sessions (tenant_id, id) ON DELETE CASCADE
 );
 CREATE INDEX messages_order ON pal.messages (session_id, turn_ordinal, id);
 
 -- The event log, truth for every reader. `data` is the JSON text a reader gets; a delta row holds
 -- `text` from `start` (in characters) of its turn instead.
 CREATE TABLE pal.session_events (
-    session_id text COLLATE "C" NOT NULL REFERENCES pal.sessions ON DELETE CASCADE,
+    session_id text COLLATE "C" NOT NULL,
     seq        bigint NOT NULL,
     tenant_id  text COLLATE "C" NOT NULL,
     kind       text NOT NULL,
@@ -150,23 +159,27 @@ CREATE TABLE pal.session_events (
     text       text,
     data       text,
     created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (session_id, seq)
+    PRIMARY KEY (session_id, seq),
+    FOREIGN KEY (tenant_id, session_id) REFERENCES pal.sessions (tenant_id, id) ON DELETE CASCADE
 );
 CREATE INDEX session_events_age ON pal.session_events USING brin (created_at) WITH (pages_per_range = 32);
 
 CREATE TABLE pal.stream_tokens (
     hash       bytea PRIMARY KEY,
     tenant_id  text COLLATE "C" NOT NULL REFERENCES pal.tenants,
-    session_id text COLLATE "C" NOT NULL REFERENCES pal.sessions ON DELETE CASCADE,
-    key_id     text COLLATE "C" NOT NULL REFERENCES pal.api_keys,
-    expires_at timestamptz NOT NULL
+    session_id text COLLATE "C" NOT NULL,
+    key_id     text COLLATE "C" NOT NULL,
+    expires_at timestamptz NOT NULL,
+    FOREIGN KEY (tenant_id, session_id) REFERENCES pal.sessions (tenant_id, id) ON DELETE CASCADE,
+    FOREIGN KEY (tenant_id, key_id) REFERENCES pal.api_keys (tenant_id, id)
 );
 
 CREATE TABLE pal.open_streams (
     id        text COLLATE "C" PRIMARY KEY,
     tenant_id text COLLATE "C" NOT NULL REFERENCES pal.tenants,
     key_id    text COLLATE "C" NOT NULL,
-    until     timestamptz NOT NULL
+    until     timestamptz NOT NULL,
+    FOREIGN KEY (tenant_id, key_id) REFERENCES pal.api_keys (tenant_id, id)
 );
 CREATE INDEX open_streams_key ON pal.open_streams (key_id);
 
