@@ -24,6 +24,7 @@ SCOPES: Final[tuple[Scope, ...]] = ("sessions", "memory", "chats", "admin")
 STREAM_TOKEN_SECONDS: Final = 300
 _BELIEVED: Final = 30.0
 _CACHED_AT_MOST: Final = 10_000
+_NAME_AT_MOST: Final = 200
 
 _QUERIES: Final = load_queries(__file__, "auth.sql")
 
@@ -130,7 +131,8 @@ async def issue_stream_token(
 
 
 async def create_tenant(db: Database, *, name: str, undefined_agents: bool = True) -> str:
-    """A new tenant's id; raises Conflict when the name is taken. As `pal_owner`."""
+    """A new tenant's id; raises Conflict when the name is taken, InvalidField. As `pal_owner`."""
+    _require_name(name)
     tenant_id = new_id("ten")
     values = {"id": tenant_id, "name": name, "undefined_agents": undefined_agents}
     try:
@@ -162,6 +164,7 @@ async def create_key(
 
     `key` sets the key itself (the laptop's fixed one); if it exists already nothing changes.
     """
+    _require_name(name)
     chosen = sorted(set(scopes))
     if not chosen or not set(chosen) <= set(SCOPES):
         raise InvalidField.of("scopes", f"must be some of {', '.join(SCOPES)}")
@@ -191,6 +194,15 @@ async def revoke_key(db: Database, *, tenant_id: str, key_id: str) -> None:
     async with db.tenant(tenant_id) as tx:
         if not await (await tx.execute(_QUERIES["revoke_key"], {"key_id": key_id})).fetchone():
             raise NotFound(f"There is no key {key_id}.")
+
+
+def _require_name(name: str) -> None:
+    if not name.strip():
+        raise InvalidField.of("name", "must not be blank")
+    if len(name) > _NAME_AT_MOST or not name.isprintable():
+        raise InvalidField.of(
+            "name", f"must be at most {_NAME_AT_MOST} characters and hold no control character"
+        )
 
 
 async def _dicts(tx: Tx, query: str, values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -32,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{exc}\n")
         return 1
     except PalError as exc:
-        sys.stderr.write(f"{exc.message}\n")
+        # a field's reason is no sentence by itself
+        sys.stderr.write(f"{exc.message.removesuffix('.')}.\n")
         return 1
     except psycopg.Error as exc:
         sys.stderr.write(f"The database refused: {exc.diag.message_primary or 'no reason'}.\n")

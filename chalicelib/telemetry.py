@@ -1,20 +1,21 @@
 """Logs, metrics and the ids that tie them together.
 
 Logs are one JSON object a line, made by Powertools' formatter, with the request, tenant, session
-and turn they belong to. No message's text is logged above debug, nor a secret at any level.
+and turn they belong to. No message's text is logged above debug, nor a secret at any level: of an
+exception, whose text may quote what it failed on, the log tells the class and the place.
 """
 
 import logging
 import sys
+import traceback
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from chalicelib.config import Settings
 
-_FIELDS: Final = ("request_id", "tenant_id", "session_id", "turn_id")
 _bound: ContextVar[dict[str, str] | None] = ContextVar("bound", default=None)
 
 _emit = False
@@ -25,11 +26,6 @@ def bind(**ids: str) -> None:
     _bound.set({**(_bound.get() or {}), **ids})
 
 
-def request_id() -> str:
-    """The id of the request being served, empty outside of one."""
-    return (_bound.get() or {}).get("request_id", "")
-
-
 class _Ids(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         for name, value in (_bound.get() or {}).items():
@@ -38,12 +34,42 @@ class _Ids(logging.Filter):
         return True
 
 
+class _Discreet(LambdaPowertoolsFormatter):
+    """Powertools' formatter, without the texts of exceptions."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.name == "asyncio":
+            # below its first line it shows the task, and in it the exception
+            record.msg, record.args = record.getMessage().partition("\n")[0], ()
+        return super().format(record)
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(_places(ei[1]))
+
+    def serialize(self, log: Any) -> str:
+        log.pop("exception_notes", None)
+        return super().serialize(log)
+
+
+def _places(exc: BaseException | None) -> list[str]:
+    """The exception's class and frames, after those of what led to it."""
+    told: list[str] = []
+    seen: set[int] = set()
+    while exc is not None and id(exc) not in seen:
+        seen.add(id(exc))
+        name = f"{type(exc).__module__}.{type(exc).__qualname__}"
+        told[:0] = [name, *map(str.rstrip, traceback.format_tb(exc.__traceback__))]
+        exc = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
+    return told
+
+
 def configure(settings: Settings) -> None:
     """Send all logs to standard error as JSON lines, and turn metrics on or off."""
     global _emit
     _emit = settings.metrics or settings.on_lambda
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LambdaPowertoolsFormatter(service="palimpsest"))
+    formatter = LambdaPowertoolsFormatter if settings.log_level == "DEBUG" else _Discreet
+    handler.setFormatter(formatter(service="palimpsest", serialize_stacktrace=False))
     handler.addFilter(_Ids())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -17,7 +17,7 @@ from typing import Any
 from chalice.app import Chalice, Request, Response
 
 from chalicelib import config
-from chalicelib.api.call import Answer, Call, error_answer
+from chalicelib.api.call import Answer, Call, error_answer, no_path
 from chalicelib.api.cors import cors_headers, preflight_headers
 from chalicelib.errors import BY_STATUS, PalError
 
@@ -48,16 +48,29 @@ class PalApp(Chalice):
 
     def __call__(self, event: dict[str, Any], context: Any) -> dict[str, Any]:
         """Answer a REST API proxy event with a proxy response."""
+        before = _request.set(None), _context.set(None)
+        try:
+            return self._answer(event, context)
+        finally:
+            _request.reset(before[0])
+            _context.reset(before[1])
+
+    def _answer(self, event: dict[str, Any], context: Any) -> dict[str, Any]:
         request_context = event.setdefault("requestContext", {})
         request_id = request_context.setdefault("requestId", new_request_id())
         origin = _header(event, "origin")
         allowed = config.settings().cors_origins
         if request_context.get("httpMethod") == "OPTIONS":
-            return _proxied(Answer(status=204), request_id, preflight_headers(origin, allowed))
+            return proxy_response(
+                Answer(status=204), request_id, preflight_headers(origin, allowed)
+            )
+        if request_context.get("resourcePath") not in self.routes:
+            answer = error_answer(no_path(), request_id)
+            return proxy_response(answer, request_id, cors_headers(origin, allowed))
         response: dict[str, Any] = super().__call__(event, context)
         ours = _ours(response, request_id)
         if ours is not None:
-            return _proxied(ours, request_id, cors_headers(origin, allowed))
+            return proxy_response(ours, request_id, cors_headers(origin, allowed))
         response["headers"] = {
             **response.get("headers", {}),
             "X-Request-Id": request_id,
@@ -118,7 +131,8 @@ def _ours(response: dict[str, Any], request_id: str) -> Answer | None:
     return error_answer(error, request_id)
 
 
-def _proxied(answer: Answer, request_id: str, headers: dict[str, str]) -> dict[str, Any]:
+def proxy_response(answer: Answer, request_id: str, headers: dict[str, str]) -> dict[str, Any]:
+    """An `Answer` as API Gateway takes it."""
     usual = {"X-Request-Id": request_id}
     if answer.body is not None:
         usual["Content-Type"] = "application/json"

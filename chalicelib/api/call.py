@@ -10,6 +10,7 @@ import orjson
 from chalicelib.errors import (
     InvalidField,
     InvalidRequest,
+    NotFound,
     PalError,
     TooLarge,
     UnsupportedMediaType,
@@ -89,6 +90,11 @@ class Answer:
 def error_answer(error: PalError, request_id: str) -> Answer:
     """The answer that tells this error in the contract's shape."""
     return Answer(status=error.status, body=error.body(request_id), headers=error.headers)
+
+
+def no_path() -> NotFound:
+    """The error for a path that no route has."""
+    return NotFound("There is nothing at this path.")
 
 
 def too_large() -> TooLarge:

@@ -5,6 +5,7 @@ on its loop. Here, in an API Lambda without that or in Chalice's test client, th
 collected: an answer with all its events, once no turn is queued or running.
 """
 
+from contextlib import aclosing
 from typing import Any
 
 from chalice.app import Blueprint, Response
@@ -40,5 +41,6 @@ def _collect(params: dict[str, str]) -> Response:
 
 async def _collected(params: dict[str, str]) -> Response:
     answer = await respond(current_call(params), collected=True)
-    body = b"".join([piece async for piece in answer.body])
+    async with aclosing(answer.body) as pieces:  # type: ignore[type-var]
+        body = b"".join([piece async for piece in pieces])
     return Response(body=body.decode(), status_code=answer.status, headers=dict(answer.headers))

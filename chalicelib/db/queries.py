@@ -18,7 +18,7 @@ def load_queries(beside: str, file: str = "queries.sql") -> Queries:
     Comments are left out: they would travel with every call, and a statement of more than 16 KB
     pins a connection of RDS Proxy.
     """
-    text = Path(beside).with_name(file).read_text()
+    text = Path(beside).with_name(file).read_text(encoding="utf-8")
     parts = _NAME.split(text)[1:]
     names, bodies = parts[::2], parts[1::2]
     if len(set(names)) != len(names):
@@ -28,5 +28,6 @@ def load_queries(beside: str, file: str = "queries.sql") -> Queries:
 
 def _strip(body: str) -> LiteralString:
     lines = (line.strip() for line in body.splitlines())
-    kept = " ".join(line for line in lines if line and not line.startswith("--"))
+    # lines stay lines: a comment at the end of one must not take the rest of the query along
+    kept = "\n".join(line for line in lines if line and not line.startswith("--"))
     return kept  # read from our own package, never from input

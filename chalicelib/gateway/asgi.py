@@ -12,16 +12,16 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote
 
 from starlette.types import Receive, Scope, Send
 
 from chalicelib import config
-from chalicelib.api.app import PalApp, new_request_id
-from chalicelib.api.call import BODY_AT_MOST, Call, error_answer, too_large
+from chalicelib.api.app import PalApp, new_request_id, proxy_response
+from chalicelib.api.call import BODY_AT_MOST, Call, error_answer, no_path, too_large
 from chalicelib.api.cors import cors_headers
-from chalicelib.errors import NotFound, PalError
-from chalicelib.gateway.routes import RouteTable
+from chalicelib.errors import PalError
+from chalicelib.gateway.routes import RouteTable, fill
 from chalicelib.stream.handler import respond, streams
 from chalicelib.stream.response import Streamed
 
@@ -48,86 +48,77 @@ class Gateway:
         }
         try:
             body = await _read_body(receive, headers)
-        except PalError as exc:
-            answer = error_answer(exc, request_id)
-            allowed = config.settings().cors_origins
-            cors = cors_headers(headers.get("origin"), allowed)
-            await _send_whole(
-                send,
-                answer.status,
-                {"content-type": "application/json", "x-request-id": request_id, **cors},
-                answer.text().encode(),
-            )
-            return
-        if body is None:
-            return  # the caller hung up before it had sent its request
-        method, path = scope["method"], scope["path"]
-        if streams(method, path):
+            if body is None:
+                return  # the caller hung up before it had sent its request
+            method = scope["method"]
+            pattern, params = self._route(scope)
+            path = fill(pattern, params)
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            call = Call(
-                method=method,
-                path=path,
-                headers=headers,
-                query={name: values[-1] for name, values in query.items()},
-                body=body,
-                request_id=request_id,
-            )
-            await _send_stream(await respond(call), receive, send)
-            return
-        await self._call_chalice(scope, headers, body, request_id, send)
-
-    async def _call_chalice(
-        self, scope: Scope, headers: dict[str, str], body: bytes, request_id: str, send: Send
-    ) -> None:
-        method, path = scope["method"], scope["path"]
-        found = self._routes.match(path)
-        if found is None and method != "OPTIONS":
-            answer = error_answer(NotFound("There is nothing at this path."), request_id)
-            allowed = config.settings().cors_origins
-            cors = cors_headers(headers.get("origin"), allowed)
-            await _send_whole(
-                send,
-                404,
-                {"content-type": "application/json", "x-request-id": request_id, **cors},
-                answer.text().encode(),
-            )
-            return
-        pattern, params = found or ("/", {})
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        event = {
-            "httpMethod": method,
-            "path": path,
-            "resource": pattern,
-            "headers": headers,
-            "pathParameters": {name: unquote(value) for name, value in params.items()},
-            "multiValueQueryStringParameters": query or None,
-            "stageVariables": None,
-            "isBase64Encoded": True,
-            "body": base64.b64encode(body).decode(),
-            "requestContext": {
+            if streams(method, path):
+                call = Call(
+                    method=method,
+                    path=path,
+                    headers=headers,
+                    query={name: values[-1] for name, values in query.items()},
+                    body=body,
+                    request_id=request_id,
+                )
+                await _send_stream(await respond(call), receive, send)
+                return
+            event = {
                 "httpMethod": method,
-                "resourcePath": pattern,
-                "requestId": request_id,
-                "identity": {"sourceIp": (scope.get("client") or ("", 0))[0]},
-            },
-        }
-        # a context of its own, so that one request's ids are never on another's log lines
-        context = contextvars.copy_context()
-        response = await asyncio.get_running_loop().run_in_executor(
-            self._threads, context.run, self._app, event, None
-        )
+                "path": path,
+                "resource": pattern,
+                "headers": headers,
+                "pathParameters": params,
+                "multiValueQueryStringParameters": query or None,
+                "stageVariables": None,
+                "isBase64Encoded": True,
+                "body": base64.b64encode(body).decode(),
+                "requestContext": {
+                    "httpMethod": method,
+                    "resourcePath": pattern,
+                    "requestId": request_id,
+                    "identity": {"sourceIp": (scope.get("client") or ("", 0))[0]},
+                },
+            }
+            # a context of its own, so that one request's ids are never on another's log lines
+            context = contextvars.copy_context()
+            response = await asyncio.get_running_loop().run_in_executor(
+                self._threads, context.run, self._app, event, None
+            )
+        except PalError as exc:
+            response = _refusal(exc, headers, request_id)
+        except Exception:
+            _log.exception("a call broke", extra={"action": "view_broke"})
+            error = PalError("Something went wrong on our side.")
+            response = _refusal(error, headers, request_id)
         await _send_whole(
             send, response["statusCode"], response["headers"], (response["body"] or "").encode()
         )
+
+    def _route(self, scope: Scope) -> tuple[str, dict[str, str]]:
+        raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+        found = self._routes.match(raw_path.decode("latin-1"))
+        if found is None and scope["method"] == "OPTIONS":
+            return "/", {}  # a preflight asks what is allowed, not what is there
+        if found is None:
+            raise no_path()
+        return found
 
     def close(self) -> None:
         """Let the worker threads go."""
         self._threads.shutdown(wait=False)
 
 
+def _refusal(error: PalError, headers: dict[str, str], request_id: str) -> dict[str, Any]:
+    cors = cors_headers(headers.get("origin"), config.settings().cors_origins)
+    return proxy_response(error_answer(error, request_id), request_id, cors)
+
+
 async def _read_body(receive: Receive, headers: dict[str, str]) -> bytes | None:
     declared = headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > BODY_AT_MOST:
+    if declared.isdecimal() and int(declared) > BODY_AT_MOST:
         raise too_large()
     body = bytearray()
     while True:
@@ -158,7 +149,10 @@ async def _send_stream(answer: Streamed, receive: Receive, send: Send) -> None:
     finally:
         for task in (sender, leaver):
             task.cancel()
-        await asyncio.gather(sender, leaver, return_exceptions=True)
+        broken, _ = await asyncio.gather(sender, leaver, return_exceptions=True)
+        if isinstance(broken, Exception):
+            # the reader sees its stream end early, and goes on from its last id
+            _log.error("a stream broke", extra={"action": "view_broke"}, exc_info=broken)
         if answer.after is not None:
             await answer.after
 

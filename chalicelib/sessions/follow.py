@@ -55,7 +55,7 @@ async def poll(db: Database, hub: Hub) -> None:
     """Follow by polling, for ever."""
     while True:
         busy = False
-        wanted = [one.session_id for one in hub.feeds.values() if one.watched]
+        wanted = [one.session_id for one in hub.feeds.values() if one.watched_until]
         if wanted:
             try:
                 async with db.system() as tx:
@@ -85,17 +85,20 @@ async def heartbeat(db: Database, hub: Hub) -> None:
                 # a second early, since the next look comes a second later
                 elif now - reader.last_given >= PING_SECONDS - 1:
                     reader.ping()
-            if feed.readers and not feed.watched and feed.session_id not in hub.live:
+            if feed.readers and not feed.watched_until and feed.session_id not in hub.live:
                 # its turn was to run here and does not: another process may end it
                 await _watch(hub, feed)
         if now - renewed < WATCH_SECONDS / 3:
             continue
-        watched = [one.session_id for one in hub.feeds.values() if one.watched]
+        watched = [one for one in hub.feeds.values() if one.watched_until]
         try:
             if watched:
+                until = time.time() + WATCH_SECONDS
+                ids = [one.session_id for one in watched]
                 async with db.system() as tx:
-                    until = time.time() + WATCH_SECONDS
-                    await store.renew_watch(tx, watched, process=db.process, until=until)
+                    await store.renew_watch(tx, ids, process=db.process, until=until)
+                for feed in watched:
+                    feed.watched_until = until
             renewed = now
         except PalError as exc:
             _log.warning("not renewed", extra={"action": "renew_failed", "error": exc.code})

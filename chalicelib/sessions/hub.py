@@ -66,7 +66,7 @@ class Feed:
         "seq",
         "session_id",
         "tenant_id",
-        "watched",
+        "watched_until",
         "woken",
     )
 
@@ -76,7 +76,7 @@ class Feed:
         self.ahead: dict[int, LogRow] = {}
         self.readers: set[Reader] = set()
         self.opening = 0
-        self.watched = False
+        self.watched_until = 0.0
         self.woken = 0
         self.fetching: asyncio.Task[None] | None = None
 
@@ -157,7 +157,7 @@ class Hub:
                 watch = await store.watch_session(tx, session_id, until=until)
             if watch is None:
                 raise NotFound("There is no such session.")
-            feed.watched = True
+            feed.watched_until = until
             end = watch.next_seq - 1
             if feed.seq is None:
                 feed.seq = end
@@ -189,8 +189,8 @@ class Hub:
 
     async def watch(self, tenant_id: str, session_id: str) -> None:
         """Hear of what other processes write to a session that has a reader here."""
+        until = time.time() + WATCH_SECONDS
         async with self._db.tenant(tenant_id) as tx:
-            until = time.time() + WATCH_SECONDS
             watch = await store.watch_session(tx, session_id, until=until)
         feed = self.feeds.get(session_id)
         if feed is None:
@@ -198,7 +198,7 @@ class Hub:
         if watch is None:
             self.deleted(session_id)
             return
-        feed.watched = True
+        feed.watched_until = until
         self.wake(session_id, watch.next_seq - 1)
 
     def drop(self, reader: Reader) -> None:
@@ -303,15 +303,13 @@ class Hub:
         if feed.readers or feed.opening or self.feeds.get(feed.session_id) is not feed:
             return
         del self.feeds[feed.session_id]
-        if feed.watched:
+        if feed.watched_until:
             self._spawn(self._unwatch(feed))
 
     async def _unwatch(self, feed: Feed) -> None:
-        if feed.session_id in self.feeds:
-            return
         try:
             async with self._db.tenant(feed.tenant_id) as tx:
-                await store.unwatch_session(tx, feed.session_id)
+                await store.unwatch_session(tx, feed.session_id, until=feed.watched_until)
         except PalError:
             pass  # it lapses by itself
 

@@ -298,7 +298,9 @@ WHERE session_id = %(session_id)s
 RETURNING status, running_turn, queued_turn, generation, next_seq, turn_seq, kept_seq
 
 -- unwatch_session --
-UPDATE session_heads SET watchers = watchers - pal.process() WHERE session_id = %(session_id)s
+-- Only the entry this is about: a reader may have come back in the meantime and made a new one.
+UPDATE session_heads SET watchers = watchers - pal.process()
+WHERE session_id = %(session_id)s AND (watchers ->> pal.process())::float8 = %(until)s
 
 -- read_events --
 SELECT seq, kind, turn_id, generation, start, text, data

@@ -288,9 +288,9 @@ async def watch_session(tx: Tx, session_id: str, *, until: float) -> Watch | Non
     )
 
 
-async def unwatch_session(tx: Tx, session_id: str) -> None:
-    """Take this process out of the session's watchers."""
-    await tx.execute(_QUERIES["unwatch_session"], {"session_id": session_id})
+async def unwatch_session(tx: Tx, session_id: str, *, until: float) -> None:
+    """Take this process out of the session's watchers, if it is there until this very second."""
+    await tx.execute(_QUERIES["unwatch_session"], {"session_id": session_id, "until": until})
 
 
 async def read_events(tx: Tx, session_id: str, *, after: int, most: int) -> list[LogRow]:

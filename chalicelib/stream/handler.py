@@ -7,25 +7,27 @@ collect what it yields.
 
 import logging
 import re
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 
-from chalicelib import telemetry
+from chalicelib import config, telemetry
 from chalicelib.api import memory, sessions
-from chalicelib.api.call import Answer, Call, error_answer
+from chalicelib.api.call import Answer, Call, error_answer, no_path
 from chalicelib.api.cors import cors_headers, preflight_headers
-from chalicelib.api.endpoint import OPERATIONS, Operation, admit, name_of, serve
+from chalicelib.api.endpoint import OPERATIONS, REPLAYED, Operation, admit, name_of, serve
 from chalicelib.auth import Principal
 from chalicelib.errors import InvalidField, MethodNotAllowed, NotFound, PalError
 from chalicelib.ids import new_id
 from chalicelib.services import Services, services
 from chalicelib.sessions import store
 from chalicelib.sessions.lifecycle import require_session_id
-from chalicelib.sessions.reader import ENDS, Reader
+from chalicelib.sessions.reader import ENDS, Position, Reader
 from chalicelib.sessions.resume import enter_stream, open_events, replay_turn
 from chalicelib.sessions.rows import Watch
 from chalicelib.stream import sse
@@ -46,25 +48,22 @@ async def respond(call: Call, *, collected: bool = False) -> Streamed:
     ends as soon as no turn is queued or running, after 25 s at most.
     """
     telemetry.bind(request_id=call.request_id)
-    origin = call.headers.get("origin")
+    origin, allowed = call.headers.get("origin"), config.settings().cors_origins
+    if call.method == "OPTIONS":
+        return _whole(Answer(status=204), call, preflight_headers(origin, allowed))
+    cors = cors_headers(origin, allowed)
+    answer: Answer | Streamed
     try:
-        ready = await services()
-        if call.method == "OPTIONS":
-            cors = preflight_headers(origin, ready.settings.cors_origins)
-            return _whole(Answer(status=204), call, cors)
-        cors = cors_headers(origin, ready.settings.cors_origins)
-        try:
-            answer = await _route(call, ready, collected=collected)
-        except PalError as exc:
-            answer = error_answer(exc, call.request_id)
-        if isinstance(answer, Answer):
-            return _whole(answer, call, cors)
-        answer.headers += [("X-Request-Id", call.request_id), *cors.items()]
-        return answer
+        answer = await _route(call, await services(), collected=collected)
+    except PalError as exc:
+        answer = error_answer(exc, call.request_id)
     except Exception:
         _log.exception("a stream broke", extra={"action": "view_broke"})
-        broken = PalError("Something went wrong on our side.")
-        return _whole(error_answer(broken, call.request_id), call, {})
+        answer = error_answer(PalError("Something went wrong on our side."), call.request_id)
+    if isinstance(answer, Answer):
+        return _whole(answer, call, cors)
+    answer.headers += [("X-Request-Id", call.request_id), *cors.items()]
+    return answer
 
 
 def streams(method: str, path: str) -> bool:
@@ -80,16 +79,16 @@ async def _route(call: Call, ready: Services, *, collected: bool) -> Answer | St
         return await serve(_DISTILL, call) if call.method == "POST" else _refuse("POST")
     found = _SESSION.fullmatch(call.path)
     if found is None:
-        raise NotFound("There is nothing at this path.")
-    call = Call(**{**vars(call), "params": {"session_id": found[1]}})
+        raise no_path()
+    call = replace(call, params={"session_id": unquote(found[1])})
     if found[2] == "events":
         if call.method != "GET":
             return _refuse("GET")
         return await _events(call, ready, collected=collected)
     if call.method != "POST":
         return _refuse("POST")
-    if "text/event-stream" in call.headers.get("accept", ""):
-        return await _post_and_stream(call, ready)
+    if "text/event-stream" in call.headers.get("accept", "").lower():
+        return await _post_and_stream(call, ready, collected=collected)
     return await serve(_POST, call)
 
 
@@ -98,6 +97,7 @@ def _refuse(allowed: str) -> Answer:
 
 
 async def _events(call: Call, ready: Services, *, collected: bool) -> Streamed:
+    call.require_size()
     token = call.query.get("token")
     if token is not None:
         caller = await ready.auth.stream_token(token)
@@ -121,9 +121,10 @@ async def _events(call: Call, ready: Services, *, collected: bool) -> Streamed:
         reader.limit(idle=ready.settings.stream_idle, whole=ready.settings.stream_max)
     hello = orjson.dumps({"sessionId": session_id, "status": watch.status}).decode()
     reader.greet("connected", hello)
-    body = _follow(ready, caller, reader, stream_id)
     if collected:
-        body = _until_quiet(ready, reader, watch)
+        reader.limit(idle=COLLECTED_SECONDS, whole=COLLECTED_SECONDS)
+    pieces = _until_quiet(ready, reader, watch) if collected else _follow(ready, reader)
+    body = _Body(pieces, partial(_let_go, ready, caller, reader, stream_id))
     return Streamed(status=200, headers=list(sse.HEADERS), body=body)
 
 
@@ -131,28 +132,51 @@ def _last_id(call: Call) -> str | None:
     if header := call.headers.get("last-event-id"):
         return header
     after = call.query.get("after")
-    if after is not None and not after.strip():
-        raise InvalidField.of("after", "must be the id of an event")
+    if after is not None:
+        try:
+            Position.parse(after)
+        except InvalidField as exc:
+            raise InvalidField.of("after", "is not an id of this event stream") from exc
     return after
 
 
-async def _follow(
-    ready: Services, caller: Principal, reader: Reader, stream_id: str | None
-) -> AsyncIterator[bytes]:
-    try:
-        yield sse.RETRY
-        async with aclosing(ready.hub.events(reader)) as batches:
-            async for batch in batches:
-                yield sse.encode(batch)
-        yield sse.RETRY
-    finally:
-        ready.hub.drop(reader)
-        await _leave(ready, caller, stream_id)
+class _Body:
+    """A stream's pieces, and what is to be let go of at their end, even if no one began them.
+
+    A generator that was never begun runs nothing when it is closed.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes, None], let_go: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._pieces, self._let_go = pieces, let_go
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._pieces.__anext__()
+
+    async def aclose(self) -> None:
+        """End the pieces, then let go."""
+        try:
+            await self._pieces.aclose()
+        finally:
+            await self._let_go()
 
 
-async def _until_quiet(ready: Services, reader: Reader, watch: Watch) -> AsyncIterator[bytes]:
+async def _follow(ready: Services, reader: Reader) -> AsyncGenerator[bytes, None]:
+    yield sse.RETRY
+    async with aclosing(ready.hub.events(reader)) as batches:
+        async for batch in batches:
+            yield sse.encode(batch)
+    yield sse.RETRY
+
+
+async def _until_quiet(
+    ready: Services, reader: Reader, watch: Watch
+) -> AsyncGenerator[bytes, None]:
     open_turns = {watch.running_turn, watch.queued_turn} - {None}
-    ends_at = time.monotonic() + COLLECTED_SECONDS
     yield sse.RETRY
     async with aclosing(ready.hub.events(reader)) as batches:
         async for batch in batches:
@@ -162,11 +186,11 @@ async def _until_quiet(ready: Services, reader: Reader, watch: Watch) -> AsyncIt
                     open_turns.add(orjson.loads(event.data)["turnId"])
                 elif event.name in ENDS:
                     open_turns.discard(orjson.loads(event.data)["turnId"])
-            if (reader.attached and not open_turns) or time.monotonic() > ends_at:
+            if reader.attached and not open_turns:
                 return
 
 
-async def _post_and_stream(call: Call, ready: Services) -> Streamed:
+async def _post_and_stream(call: Call, ready: Services, *, collected: bool) -> Streamed:
     request = await admit(_POST, call)
     session_id = require_session_id(call.params["session_id"])
     telemetry.bind(session_id=session_id)
@@ -178,12 +202,14 @@ async def _post_and_stream(call: Call, ready: Services) -> Streamed:
         reader = await replay_turn(
             ready.db, ready.hub, request.caller, session_id, turn_id=answer["turnId"]
         )
-        headers.append(("Idempotent-Replayed", "true"))
+        headers += REPLAYED.items()
     reader.key_id = request.caller.key_id
+    if collected:
+        reader.limit(idle=COLLECTED_SECONDS, whole=COLLECTED_SECONDS)
     return Streamed(
         status=200,
         headers=headers,
-        body=_follow(ready, request.caller, reader, None),
+        body=_Body(_follow(ready, reader), partial(_let_go, ready, request.caller, reader, None)),
         # a frozen function does no work, so Lambda's next invocation waits for this turn's end
         after=ready.engine.wait_idle() if ready.settings.on_lambda else None,
     )
@@ -199,6 +225,13 @@ async def _enter(ready: Services, caller: Principal) -> str:
         seconds=ready.settings.stream_max + 60,
     )
     return stream_id
+
+
+async def _let_go(
+    ready: Services, caller: Principal, reader: Reader, stream_id: str | None
+) -> None:
+    ready.hub.drop(reader)
+    await _leave(ready, caller, stream_id)
 
 
 async def _leave(ready: Services, caller: Principal, stream_id: str | None) -> None:

@@ -27,6 +27,8 @@ TEMPLATE = "pal_template"
 class TestDatabase:
     """One database: URLs of its logins. `app` may lead through a pooler, the others never do."""
 
+    __test__ = False  # pytest takes the name for a test's
+
     name: str
     app: str
     direct: str

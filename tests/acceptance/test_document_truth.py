@@ -1,0 +1,205 @@
+"""What the API says of itself in /openapi.json is what it answers, body for body."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.conftest import open_door
+from tests.fakes.openai_server import FakeOpenAI
+from tests.fakes.openai_server import Reply as Scripted
+from tests.support.answers import new_session
+from tests.support.doors import Door
+from tests.support.http import Event, Reply
+from tests.support.stack import Stack
+
+UNKNOWN = "sess_00000000000000000000000000"
+IMAGE = {"type": "image", "mediaType": "image/png", "data": "aGk="}
+
+
+class Document:
+    """The API's description as it is served, and the checks against it."""
+
+    def __init__(self, door: Door) -> None:
+        reply = door.call("GET", "/openapi.json", headers={"Authorization": ""})
+        assert reply.status == 200
+        self.whole: dict[str, Any] = reply.json
+        self.routes = {(method.upper(), path) for path, one in self.paths for method in one}
+        self.checked: dict[tuple[str, str], set[int]] = {}
+        strict = copy.deepcopy(self.whole["components"])
+        for schema in strict["schemas"].values():
+            # a field that the document does not know of is one that it forgot
+            if "properties" in schema:
+                schema.setdefault("additionalProperties", False)
+        self._components = strict
+
+    @property
+    def paths(self) -> Any:
+        return self.whole["paths"].items()
+
+    def matches(self, schema: dict[str, Any], value: Any) -> list[str]:
+        """What is wrong with the value; nothing if it is as the schema says."""
+        whole = {**schema, "components": self._components}
+        check = Draft202012Validator(whole, format_checker=Draft202012Validator.FORMAT_CHECKER)
+        return [f"{one.json_path}: {one.message}" for one in check.iter_errors(value)]
+
+    def answer(self, method: str, path: str, status: int) -> dict[str, Any]:
+        """What the document says of this status of this route."""
+        responses = self.whole["paths"][path][method.lower()]["responses"]
+        found: dict[str, Any] = responses.get(str(status)) or responses["default"]
+        if "$ref" in found:
+            found = self.whole["components"]["responses"][found["$ref"].rsplit("/", 1)[1]]
+        self.checked.setdefault((method, path), set()).add(status)
+        return found
+
+    def check(self, method: str, path: str, reply: Reply) -> None:
+        """Check an answer: its type, its headers and its body."""
+        told = self.answer(method, path, reply.status)
+        known = {name.lower() for name in told["headers"]}
+        for header in ("x-request-id", "x-next-page-token", "retry-after"):
+            assert header in known or header not in reply.headers, (method, path, header)
+        assert reply.headers["x-request-id"]
+        if not told.get("content"):
+            assert reply.body == b"", (method, path, reply.body)
+            assert "content-type" not in reply.headers
+            return
+        kind = reply.headers["content-type"].partition(";")[0]
+        wrong = self.matches(told["content"][kind]["schema"], reply.json)
+        assert wrong == [], (method, path, reply.status, reply.body)
+
+    def check_events(self, method: str, path: str, stream: Any, events: list[Event]) -> None:
+        """Check a stream's events against what the document says of each."""
+        told = self.answer(method, path, stream.status)
+        assert stream.headers["content-type"].partition(";")[0] in told["content"]
+        kinds = self.whole["components"]["schemas"]["EventStream"]["items"]["oneOf"]
+        known = {
+            one["properties"]["event"]["const"]: one["properties"]["data"]["contentSchema"]
+            for one in kinds
+            if "const" in one["properties"]["event"]
+        }
+        assert set(known) & {event.name for event in events}
+        for event in events:
+            if event.name in known:
+                wrong = self.matches(known[event.name], event.data)
+                assert wrong == [], (event, wrong)
+
+
+@pytest.mark.parametrize("kind", ["http", "chalice", "rest-api"])
+def test_every_answer_is_as_the_document_says(
+    kind: str, make_stack: Callable[..., Stack], provider: FakeOpenAI
+) -> None:
+    """Lost if red: clients made from the document, which cannot read what the API sends."""
+    stack = make_stack()
+    door = open_door(kind, stack, stack.key)
+    nobody = open_door(kind, stack, "")
+    _, weak_key = stack.make_key("chats")
+    weak = open_door(kind, stack, weak_key)
+    document = Document(door)
+
+    session = new_session(door)
+
+    def ask(
+        method: str, path: str, body: Any = None, *, by: Door = door, query: str = "", **more: Any
+    ) -> Reply:
+        reply = by.call(method, path.format(session_id=session) + query, body, **more)
+        document.check(method, path, reply)
+        return reply
+
+    everything = {
+        "agentName": "guide",
+        "environment": "test",
+        "userId": "u",
+        "groupId": "g",
+        "metadata": {"a": [1, 10**30, None]},
+    }
+    key = {"Idempotency-Key": "k"}
+    assert ask("POST", "/v1/sessions", everything, headers=key).status == 201
+    assert ask("POST", "/v1/sessions", everything, headers=key).status == 201
+    assert ask("POST", "/v1/sessions", {"agentName": "x"}, headers=key).status == 409
+    assert ask("POST", "/v1/sessions", {}).status == 422
+    assert ask("POST", "/v1/sessions", raw=b"{").status == 400
+    assert ask("POST", "/v1/sessions", raw=b"x", headers={"Content-Type": "x/y"}).status == 415
+    assert ask("POST", "/v1/sessions", raw=b" " * (1 << 21)).status == 413
+    assert ask("POST", "/v1/sessions", everything, by=weak).status == 403
+
+    one = "/v1/sessions/{session_id}"
+    messages = f"{one}/messages"
+    events = f"{one}/events"
+    content = {"content": "hello", "attachments": [IMAGE], "systemHint": "x", "noTools": True}
+    posting = door.stream("POST", messages.format(session_id=session), content)
+    document.check_events("POST", messages, posting, posting.rest())
+    provider.script(Scripted(status=500))
+    failing = door.stream("POST", messages.format(session_id=session), {"content": "x"})
+    document.check_events("POST", messages, failing, failing.rest())
+    reading = door.stream("GET", events.format(session_id=session) + "?after=0")
+    document.check_events("GET", events, reading, reading.read_until("message_error"))
+    reading.close()
+    assert ask("POST", messages, {"content": "x"}).status == 202
+    stack.node.run(stack.node.services.engine.wait_idle())
+    assert ask("POST", messages, {"content": ""}).status == 422
+    assert ask("GET", one).status == 200
+    assert ask("GET", messages).status == 200
+    assert ask("POST", f"{one}/cancel").status == 200
+    assert ask("POST", "/v1/stream-tokens", {"sessionId": session}).status == 201
+    assert ask("POST", "/v1/stream-tokens", {"sessionId": UNKNOWN}).status == 404
+    assert ask("GET", "/v1/memory/distillates").status == 200
+    assert ask("POST", "/v1/memory/distill").status == 200
+    assert ask("GET", "/healthz").status == 200
+    assert ask("GET", "/openapi.json").status == 200
+    for path in ("/v1/sessions", messages):
+        assert ask("GET", path, query="?pageSize=1").headers["x-next-page-token"]
+        assert ask("GET", path, query="?pageSize=0").status == 422
+    assert ask("GET", events, query="?after=x").status == 422
+    assert ask("POST", f"{one}/stop").status == 200
+    assert ask("POST", messages, {"content": "x"}).status == 409
+    assert ask("DELETE", one).status == 204
+    for method, path in sorted(document.routes):
+        if "{session_id}" in path:
+            body = {"content": "x"} if path == messages else None
+            assert ask(method, path, body).status == 404
+        if "/v1/" in path:
+            assert ask(method, path, by=nobody).status == 401
+            assert ask(method, path, by=weak).status == 403
+    assert set(document.checked) == document.routes
+    for route, statuses in document.checked.items():
+        assert {one for one in statuses if one < 300}, route
+        assert {one for one in statuses if one >= 400} or "/v1/" not in route[1], route
+
+
+def test_trouble_is_as_the_document_says(make_stack: Callable[..., Stack]) -> None:
+    """Lost if red: clients that can tell an outage from an answer."""
+    stack = make_stack(streams_per_key=1)
+    door = open_door("http", stack, stack.key)
+    document = Document(door)
+    session = new_session(door)
+    path = f"/v1/sessions/{session}/events"
+    held = door.stream("GET", path)
+    held.read_until("connected")
+    reply = door.call("GET", path)
+    held.close()
+    assert (reply.status, int(reply.headers["retry-after"]) > 0) == (429, True)
+    document.check("GET", "/v1/sessions/{session_id}/events", reply)
+    stack.node.services.engine.draining = True
+    reply = door.call("POST", f"/v1/sessions/{session}/messages", {"content": "x"})
+    assert (reply.status, int(reply.headers["retry-after"]) > 0) == (503, True)
+    document.check("POST", "/v1/sessions/{session_id}/messages", reply)
+    stack.database.rows("ALTER TABLE pal.session_heads RENAME TO gone")
+    reply = door.call("GET", f"/v1/sessions/{session}")
+    assert reply.status == 500
+    document.check("GET", "/v1/sessions/{session_id}", reply)
+
+
+@pytest.mark.parametrize("kind", ["http", "chalice"])
+def test_health_without_a_database_is_as_the_document_says(
+    kind: str, make_stack: Callable[..., Stack]
+) -> None:
+    """Lost if red: a load balancer that keeps sending calls to a process that cannot serve them."""
+    stack = make_stack()
+    door = open_door(kind, stack, "")
+    document = Document(door)
+    stack.node.run(stack.node.services.db.close())
+    reply = door.call("GET", "/healthz")
+    assert (reply.status, reply.json["status"]) == (503, "unavailable")
+    document.check("GET", "/healthz", reply)

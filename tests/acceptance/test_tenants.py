@@ -1,0 +1,294 @@
+"""Another tenant's things are not there, on any route; and no key does what its scopes leave out.
+
+The routes are the router's own, so one that is added fails here until it has a case.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+import app as application
+from chalicelib.stream.lambda_entry import handler
+from chalicelib.stream.response import LambdaContext
+from tests.conftest import open_door
+from tests.fakes.openai_server import FakeOpenAI
+from tests.support.answers import new_session, refused
+from tests.support.doors import Door, proxy_event
+from tests.support.http import Reply
+from tests.support.stack import Stack
+from tests.support.waiting import until
+
+UNKNOWN = "sess_00000000000000000000000000"
+SSE = {"Accept": "text/event-stream"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """A call with somebody else's ids. `{session}` stands for the session's id, wherever it is."""
+
+    path: str = ""
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    listing: bool = False
+    """Whether it is right for it to be answered with 200 and nothing of the other tenant's."""
+
+
+CASES: dict[tuple[str, str], list[Try]] = {
+    ("GET", "/v1/sessions"): [
+        Try(listing=True),
+        Try(path="/v1/sessions?agent=guide&groupId=family&pageToken={token}", listing=True),
+    ],
+    # it names no session; what it makes is the caller's own
+    ("POST", "/v1/sessions"): [],
+    ("GET", "/v1/sessions/{session_id}"): [Try()],
+    ("DELETE", "/v1/sessions/{session_id}"): [Try()],
+    ("GET", "/v1/sessions/{session_id}/messages"): [
+        Try(),
+        Try(path="/v1/sessions/{session}/messages?pageToken={token}"),
+    ],
+    ("POST", "/v1/sessions/{session_id}/messages"): [
+        Try(body={"content": "steal"}),
+        Try(body={"content": "steal"}, headers=SSE),
+        Try(body={"content": "secret"}, headers={"Idempotency-Key": "known"}),
+        Try(body={"content": "secret"}, headers={"Idempotency-Key": "known", **SSE}),
+    ],
+    ("GET", "/v1/sessions/{session_id}/events"): [
+        Try(),
+        Try(headers={"Last-Event-ID": "{event}"}),
+        Try(path="/v1/sessions/{session}/events?after={event}"),
+        Try(path="/v1/sessions/{session}/events?after=0"),
+        Try(path="/v1/sessions/{session}/events?token={stream_token}"),
+    ],
+    ("POST", "/v1/sessions/{session_id}/stop"): [
+        Try(),
+        Try(headers={"Idempotency-Key": "known"}),
+    ],
+    ("POST", "/v1/sessions/{session_id}/cancel"): [
+        Try(),
+        Try(headers={"Idempotency-Key": "known"}),
+    ],
+    ("POST", "/v1/stream-tokens"): [Try(body={"sessionId": "{session}"})],
+    ("GET", "/v1/memory/distillates"): [
+        Try(path="/v1/memory/distillates?personId=per_x", listing=True)
+    ],
+    # it names nothing; what it distils is the caller's own
+    ("POST", "/v1/memory/distill"): [],
+    ("GET", "/healthz"): [],
+    ("GET", "/openapi.json"): [],
+}
+
+OPEN = {("GET", "/healthz"), ("GET", "/openapi.json")}
+"""Routes that need no key."""
+
+SCOPES = {"/v1/sessions": "sessions", "/v1/stream-tokens": "sessions", "/v1/memory": "memory"}
+
+
+def routes() -> Iterator[tuple[str, str]]:
+    """(method, pattern) of every route there is."""
+    for pattern, methods in application.app.routes.items():
+        for method in methods:
+            yield method, pattern
+
+
+def test_every_route_has_a_case() -> None:
+    """Lost if red: the tests below, for the route that was added."""
+    assert set(routes()) == set(CASES)
+    with_ids = {route for route in CASES if "{" in route[1]}
+    assert all(CASES[route] for route in with_ids)
+
+
+def filled(value: Any, known: dict[str, str]) -> Any:
+    """The case's value with these ids in the places that it leaves open."""
+    if isinstance(value, str):
+        for name, one in known.items():
+            value = value.replace("{" + name + "}", one)
+        return value
+    if isinstance(value, dict):
+        return {name: filled(one, known) for name, one in value.items()}
+    return value
+
+
+def attempt(door: Door, route: tuple[str, str], case: Try, known: dict[str, str]) -> Reply:
+    """The answer to a case with these ids."""
+    method, pattern = route
+    path = case.path or pattern.replace("{session_id}", "{session}")
+    body, headers = filled(case.body, known), filled(case.headers, known)
+    return door.call(method, filled(path, known), body, headers=headers)
+
+
+def rows_of(stack: Stack, tenant: str) -> dict[str, list[str]]:
+    """Everything the database holds of a tenant, table by table."""
+    tables = stack.database.rows(
+        "SELECT c.table_name FROM information_schema.columns c"
+        " JOIN information_schema.tables t USING (table_schema, table_name)"
+        " WHERE c.table_schema = 'pal' AND c.column_name = 'tenant_id'"
+        " AND t.table_type = 'BASE TABLE' ORDER BY 1"
+    )
+    assert len(tables) >= 8
+    dump = {}
+    for (table,) in tables:
+        query = sql.SQL(
+            "SELECT (to_jsonb(t) - 'last_used_at')::text FROM pal.{} t WHERE tenant_id = %s"
+            " ORDER BY 1"
+        ).format(sql.Identifier(table))
+        dump[table] = [row[0] for row in stack.database.rows(query, tenant)]
+    return dump
+
+
+@pytest.mark.parametrize("kind", ["http", "chalice", "function-url", "rest-api"])
+def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOpenAI) -> None:
+    """Lost if red: the wall between two customers (SEC-3)."""
+    owner = open_door("http", stack, stack.key)
+    session = new_session(owner, groupId="family", metadata={"secret": "hunter2"})
+    path = f"/v1/sessions/{session}"
+    known = {"Idempotency-Key": "known"}
+    said = owner.stream("POST", f"{path}/messages", {"content": "secret"}, headers=known).rest()
+    new_session(owner)
+    token = owner.call("POST", "/v1/stream-tokens", {"sessionId": session}).json["token"]
+    theirs = {
+        "session": session,
+        "event": next(one.id for one in said if one.name == "message_delta"),
+        "token": owner.call("GET", "/v1/sessions?pageSize=1").headers["x-next-page-token"],
+        # another tenant's token opens no session but its own
+        "stream_token": token,
+    }
+    page = owner.call("GET", f"{path}/messages?pageSize=1").headers["x-next-page-token"]
+    intruder = open_door(kind, stack, stack.other_key)
+    own = new_session(intruder, agentName="guide", groupId="family")
+    before, asked = rows_of(stack, stack.tenant), len(provider.requests)
+    assert before["messages"]
+    for route, cases in CASES.items():
+        for case in cases:
+            given = {**theirs, "token": page if "messages" in case.path else theirs["token"]}
+            if "{stream_token}" in case.path:
+                # the token is good, so it is tried on a session that it was not made for
+                reply = attempt(intruder, route, case, {**given, "session": own})
+                refused(reply, 404, "not_found")
+                continue
+            reply = attempt(intruder, route, case, given)
+            if case.listing:
+                assert reply.status == 200, (route, reply.body)
+                assert session not in reply.body.decode()
+                assert "hunter2" not in reply.body.decode()
+                continue
+            body = refused(reply, 404, "not_found")
+            unknown = attempt(intruder, route, case, {**given, "session": UNKNOWN})
+            assert {**body, "requestId": ""} == {
+                **refused(unknown, 404, "not_found"),
+                "requestId": "",
+            }, route
+            assert set(reply.headers) == set(unknown.headers)
+    stack.node.run(stack.node.services.engine.wait_idle())
+    assert rows_of(stack, stack.tenant) == before
+    assert len(provider.requests) == asked
+    assert stack.database.one("SELECT count(*) FROM pal.messages WHERE content = 'steal'") == 0
+    # and the owner has it all still
+    assert [one["content"] for one in owner.call("GET", path).json["messages"]] == [
+        "secret",
+        "echo: secret",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["http", "chalice", "function-url", "rest-api"])
+def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: FakeOpenAI) -> None:
+    """Lost if red: the harm that a leaked key can do, bounded by what it was made for."""
+    session = new_session(open_door("http", stack, stack.key))
+    before = rows_of(stack, stack.tenant)
+    ids = {"session": session, "event": "1", "token": "", "stream_token": "x"}
+    for method, pattern in routes():
+        if (method, pattern) in OPEN:
+            assert open_door(kind, stack, "").call(method, pattern).status == 200
+            continue
+        needed = next(scope for start, scope in SCOPES.items() if pattern.startswith(start))
+        others = sorted({"sessions", "memory", "chats"} - {needed})
+        _, key = stack.make_key(*others)
+        door = open_door(kind, stack, key)
+        tries = [one for one in CASES[method, pattern] if "{stream_token}" not in one.path]
+        for case in tries or [Try(body={"agentName": "guide"})]:
+            reply = attempt(door, (method, pattern), case, ids)
+            body = refused(reply, 403, "forbidden")
+            assert needed in body["error"], (method, pattern)
+        for key_scopes in ((needed,), ("admin",)):
+            _, key = stack.make_key(*key_scopes)
+            if (method, pattern) in {
+                ("GET", "/v1/sessions"),
+                ("GET", "/v1/memory/distillates"),
+                ("POST", "/v1/memory/distill"),
+                ("GET", "/v1/sessions/{session_id}"),
+            }:
+                reply = attempt(open_door(kind, stack, key), (method, pattern), Try(), ids)
+                assert reply.status == 200, (method, pattern, reply.body)
+    after = rows_of(stack, stack.tenant)
+    assert {**after, "api_keys": []} == {**before, "api_keys": []}
+    assert provider.requests == []
+
+
+def test_a_stream_token_reads_one_session_and_nothing_else(stack: Stack) -> None:
+    """Lost if red: the reason why a token may stand in a URL."""
+    door = open_door("http", stack, stack.key)
+    session, second = new_session(door), new_session(door)
+    token = door.call("POST", "/v1/stream-tokens", {"sessionId": session}).json["token"]
+    bearer = {"Authorization": f"Bearer {token}"}
+    for method, pattern in set(routes()) - OPEN:
+        path = pattern.replace("{session_id}", session)
+        refused(door.call(method, path, {"content": "x"}, headers=bearer), 401, "unauthorized")
+        if pattern.endswith("/events"):
+            continue
+        asked = door.call(
+            method, f"{path}?token={token}", {"content": "x"}, headers={"Authorization": ""}
+        )
+        refused(asked, 401, "unauthorized")
+    nobody = {"Authorization": ""}
+    refused(door.call("GET", f"/v1/sessions/{second}/events?token={token}", headers=nobody), 404)
+    for wrong in ("", "x", token[:-1], stack.key, token + "%00"):
+        url = f"/v1/sessions/{session}/events?token={wrong}"
+        refused(door.call("GET", url, headers=nobody), 401, "unauthorized")
+    stream = door.stream("GET", f"/v1/sessions/{session}/events?token={token}", headers=nobody)
+    assert stream.read_until("connected")[0].data["sessionId"] == session
+    stream.close()
+    stack.database.rows("UPDATE pal.stream_tokens SET expires_at = now()")
+    url = f"/v1/sessions/{session}/events?token={token}"
+    refused(door.call("GET", url, headers=nobody), 401, "unauthorized")
+
+
+@pytest.mark.parametrize("kind", ["http", "chalice", "function-url", "rest-api"])
+def test_a_stream_that_is_over_leaves_room_for_the_next(
+    kind: str, make_stack: Callable[..., Stack]
+) -> None:
+    """Lost if red: a key that has used its streams up without having one open."""
+    stack = make_stack(streams_per_key=1)
+    door = open_door(kind, stack, stack.key)
+    session = new_session(door)
+    counted = "SELECT count(*) FROM pal.open_streams"
+    for _ in range(3):
+        stream = door.stream("GET", f"/v1/sessions/{session}/events")
+        assert stream.status == 200
+        stream.read_until("connected")
+        if door.live:
+            refused(door.call("GET", f"/v1/sessions/{session}/events"), 429, "too_many_requests")
+        stream.close()
+        until(lambda: stack.database.one(counted) == 0)
+        refused(door.call("GET", f"/v1/sessions/{UNKNOWN}/events"), 404)
+        assert stack.database.one(counted) == 0
+    until(lambda: not stack.node.services.hub.feeds)
+
+
+@pytest.mark.parametrize("version", ["2.0", "1.0"])
+def test_a_stream_that_no_one_began_to_read_is_let_go(
+    version: str, make_stack: Callable[..., Stack]
+) -> None:
+    """Lost if red: memory and database work, for every caller who left at the wrong moment."""
+    stack = make_stack(streams_per_key=1)
+    session = new_session(open_door("chalice", stack, stack.key))
+    headers = {"authorization": f"Bearer {stack.key}"}
+    event = proxy_event(version, "GET", f"/v1/sessions/{session}/events", headers, None)
+    context = LambdaContext(aws_request_id="r", deadline_ms=0)
+    for _ in range(2):
+        answer = stack.node.run(handler(event, context))
+        assert answer.status == 200
+        stack.node.run(answer.body.aclose())
+        until(lambda: not stack.node.services.hub.feeds)
+        assert stack.database.one("SELECT count(*) FROM pal.open_streams") == 0

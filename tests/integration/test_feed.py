@@ -1,0 +1,298 @@
+"""The event feed over a real log: two processes, readers that come and go, a turn that streams."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chalicelib.sessions.lifecycle import NewMessage
+from chalicelib.sessions.reader import FeedEvent, Reader
+from chalicelib.sessions.resume import open_events
+from tests.fakes.openai_server import FakeOpenAI, Reply
+from tests.support.http import HttpClient, text_of
+from tests.support.process import GatewayProcess
+from tests.support.scripted import ScriptedProvider
+from tests.support.stack import Node, Stack
+
+PIECES = st.text(alphabet='ab \n"\\é你🌍', min_size=1, max_size=6)
+
+
+class Visitor:
+    """A reader on one node that reads, leaves and resumes by its last id."""
+
+    def __init__(self, stack: Stack, node: Node, session: str) -> None:
+        self.node = node
+        self._caller = stack.caller
+        self._session = session
+        self.last_id: str | None = None
+        self.text = ""
+        self.seqs: list[int] = []
+        self.ends: list[dict[str, Any]] = []
+        self._opened: tuple[Reader, Any] | None = None
+
+    def open(self) -> None:
+        async def begin() -> tuple[Reader, Any]:
+            services = self.node.services
+            reader, _ = await open_events(
+                services.db, services.hub, self._caller, self._session, after=self.last_id
+            )
+            return reader, services.hub.events(reader)
+
+        self._opened = self.node.run(begin())
+
+    def leave(self, taken: int) -> None:
+        """Be given what is there, of which only some events arrive, and hang up."""
+        reader, _ = self._opened or (None, None)
+        if reader is not None:
+            self._take(reader.drain()[:taken])
+        self.close()
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self.node.run(self._close(*self._opened))
+            self._opened = None
+
+    async def _close(self, reader: Reader, events: Any) -> None:
+        await events.aclose()
+        self.node.services.hub.drop(reader)
+
+    def read(self) -> None:
+        """Take what is there, without waiting for more."""
+
+        async def batch() -> list[FeedEvent]:
+            assert self._opened is not None
+            hub, reader = self.node.services.hub, self._opened[0]
+            if not reader.attached:
+                await hub._pull(hub.feeds[self._session], reader)
+            return reader.drain()
+
+        if self._opened is not None:
+            self._take(self.node.run(batch()))
+
+    def finish(self) -> None:
+        """Read to the turn's end."""
+        if self._opened is None:
+            self.open()
+
+        async def rest() -> None:
+            assert self._opened is not None
+            async with asyncio.timeout(10):
+                while not self.ends:
+                    self._take(await anext(self._opened[1]))
+
+        if not self.ends:
+            self.node.run(rest())
+        self.close()
+
+    def _take(self, events: list[FeedEvent]) -> None:
+        for event in events:
+            if not event.name:
+                continue
+            self.last_id = event.id
+            data = json.loads(event.data)
+            if event.name == "message_delta":
+                self.text += data["delta"]
+                self.seqs.append(data["seq"])
+            elif event.name in ("message_completed", "message_error"):
+                self.ends.append(data)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_every_reader_of_every_process_gets_exactly_the_text(
+    stack: Stack, data: st.DataObject
+) -> None:
+    """Lost if red: characters, wherever a reader is not in the process that runs the turn."""
+    provider = ScriptedProvider()
+    engine = stack.node.services.engine
+    engine._provider = provider
+    if len(stack._nodes) == 1:
+        stack.another_node()
+    nodes = stack._nodes[:2]
+    http = stack.http()
+    session = http.call("POST", "/v1/sessions", {"agentName": "guide"}).json["id"]
+    first = Visitor(stack, data.draw(st.sampled_from(nodes)), session)
+    first.open()
+    visitors = [first]
+    posted = stack.node.run(
+        stack.node.services.sessions.post(stack.caller, session, NewMessage(content="hello"))
+    )
+    said = ""
+    try:
+        for _ in range(data.draw(st.integers(1, 12))):
+            step = data.draw(st.sampled_from(["say", "say", "flush", "open", "read", "leave"]))
+            if step == "say":
+                piece = data.draw(PIECES)
+                stack.node.run(provider.say(piece))
+                said += piece
+            elif step == "flush":
+                running = list(engine.keeper.running.values())
+                stack.node.run(engine.keeper._write(stack.tenant, running))
+            elif step == "open":
+                visitors.append(Visitor(stack, data.draw(st.sampled_from(nodes)), session))
+                visitors[-1].open()
+            else:
+                visitor = data.draw(st.sampled_from(visitors))
+                if step == "read":
+                    visitor.read()
+                else:
+                    visitor.leave(data.draw(st.integers(0, 3)))
+                    visitor.open()
+    finally:  # an example may be given up in any of its draws
+        stack.node.run(provider.finish())
+        stack.node.run(engine.wait_idle())
+        given_up = sys.exc_info()[0] is not None
+        for visitor in visitors if given_up else ():
+            visitor.close()
+    for visitor in visitors:
+        visitor.finish()
+        assert visitor.text == said
+        assert visitor.seqs == list(range(1, len(visitor.seqs) + 1))
+        assert [end["turnId"] for end in visitor.ends] == [posted["turnId"]]
+        assert visitor.ends[0]["text"] == said
+    assert stack.node.services.hub.feeds == {}  # nothing is kept of readers that have left
+    assert stack.node.services.hub.live == {}
+
+
+def start_session(stack: Stack) -> tuple[HttpClient, str]:
+    http = stack.http()
+    return http, http.call("POST", "/v1/sessions", {"agentName": "guide"}).json["id"]
+
+
+def test_message_posted_to_one_gateway_streams_from_another(
+    stack: Stack, provider: FakeOpenAI, make_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """Lost if red: streaming, as soon as there is a second process."""
+    http, session = start_session(stack)
+    other = HttpClient(make_gateway().base, stack.key)
+    slow = Reply(pieces=["one ", "two ", "three"], hold_at=2)
+    provider.script(slow)
+    early = other.stream("GET", f"/v1/sessions/{session}/events")
+    early.read_until("connected")
+    http.call("POST", f"/v1/sessions/{session}/messages", {"content": "hello"})
+    assert slow.held.wait(10)
+    late = other.stream("GET", f"/v1/sessions/{session}/events")
+    for stream in (early, late):  # while the turn still runs, its text is there
+        seen = stream.read_until("message_delta")
+        assert text_of(seen) in ("one ", "one two ")
+    slow.gate.set()
+    for stream in (early, late):
+        end = stream.read_until("message_completed")[-1]
+        assert end.data["text"] == "one two three"
+        stream.close()
+
+
+def test_reader_in_mid_turn_gets_the_turn_from_its_start(
+    stack: Stack, provider: FakeOpenAI
+) -> None:
+    """Lost if red: the first half of an answer, for whoever opens the page late."""
+    http, session = start_session(stack)
+    http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "before"}).rest()
+    slow = Reply(pieces=["one ", "two ", "three"], hold_at=2)
+    provider.script(slow)
+    http.call("POST", f"/v1/sessions/{session}/messages", {"content": "hello"})
+    assert slow.held.wait(10)
+    stream = http.stream("GET", f"/v1/sessions/{session}/events")
+    seen = stream.read_until("message_delta")
+    assert [event.name for event in seen] == ["connected", "turn_started", "message_delta"]
+    slow.gate.set()
+    seen += stream.read_until("message_completed")
+    assert text_of(seen) == "one two three"
+    stream.close()
+
+
+def test_stream_stays_open_across_turns(stack: Stack) -> None:
+    """Lost if red: the second answer."""
+    http, session = start_session(stack)
+    stream = http.stream("GET", f"/v1/sessions/{session}/events")
+    for n in range(3):
+        http.call("POST", f"/v1/sessions/{session}/messages", {"content": f"m{n}"})
+        events = stream.read_until("message_completed")
+        assert text_of(events) == f"echo: m{n}"
+        deltas = [event.data["seq"] for event in events if event.name == "message_delta"]
+        assert deltas == list(range(1, len(deltas) + 1))
+    stream.close()
+
+
+def test_expired_id_gets_the_finished_message(stack: Stack) -> None:
+    """Lost if red: an error, or nothing, for who comes back after the log has forgotten."""
+    http, session = start_session(stack)
+    whole = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "a b"}).rest()
+    http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "c d"}).rest()
+    delta = next(event for event in whole if event.name == "message_delta")
+    stack.database.rows("UPDATE pal.session_events SET created_at = now() - interval '1 day'")
+    stack.database.rows("UPDATE pal.turns SET ended_at = now() - interval '1 day'")
+    assert stack.node.run(stack.node.services.purge()) > 0
+    assert stack.database.one("SELECT count(*) FROM pal.session_events") == 0
+    for last_id, text in ((delta.id, "echo: a b"), (whole[0].id, "echo: e f")):
+        stream = http.stream(
+            "GET", f"/v1/sessions/{session}/events", headers={"Last-Event-ID": last_id}
+        )
+        end = stream.read_until("message_completed")[-1]
+        assert end.data["text"] == text
+        http.call("POST", f"/v1/sessions/{session}/messages", {"content": "e f"})
+        assert text_of(stream.read_until("message_completed")) == "echo: e f"
+        stream.close()
+        resumed = http.stream(
+            "GET", f"/v1/sessions/{session}/events", headers={"Last-Event-ID": end.id}
+        )
+        assert text_of(resumed.read_until("message_completed")) == "echo: e f"
+        resumed.close()
+
+
+def test_purge_spares_what_can_still_be_resumed(stack: Stack, provider: FakeOpenAI) -> None:
+    """Lost if red: a long turn's beginning, while it still runs, or a turn that just ended."""
+    http, session = start_session(stack)
+    slow = Reply(pieces=["one ", "two"], hold_at=1)
+    provider.script(slow)
+    stream = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hello"})
+    stream.read_until("message_delta")
+    stack.database.rows("UPDATE pal.session_events SET created_at = now() - interval '1 day'")
+    stack.node.run(stack.node.services.purge())
+    late = http.stream("GET", f"/v1/sessions/{session}/events")
+    late.read_until("turn_started")
+    slow.gate.set()
+    assert text_of(late.read_until("message_completed")) == "one two"
+    late.close()
+    stream.rest()
+    stack.database.rows("UPDATE pal.session_events SET created_at = now() - interval '1 day'")
+    kept = stack.database.one("SELECT count(*) FROM pal.session_events WHERE kind <> 'user_message'")
+    stack.node.run(stack.node.services.purge())
+    assert (
+        stack.database.one("SELECT count(*) FROM pal.session_events WHERE kind <> 'user_message'")
+        == kept
+    )
+
+
+def test_id_from_another_log_starts_at_the_end(stack: Stack) -> None:
+    """Lost if red: a client that waits for ever because its database was restored."""
+    http, session = start_session(stack)
+    stream = http.stream(
+        "GET", f"/v1/sessions/{session}/events", headers={"Last-Event-ID": "999999"}
+    )
+    stream.read_until("connected")
+    http.call("POST", f"/v1/sessions/{session}/messages", {"content": "hello"})
+    assert text_of(stream.read_until("message_completed")) == "echo: hello"
+    stream.close()
+
+
+def test_provider_attempt_failed_is_told_and_the_next_one_answers(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI
+) -> None:
+    """Lost if red: every answer while the first vendor of the chain is down."""
+    stack = make_stack(providers=(("openai", "first"), ("openai", "second")))
+    http, session = start_session(stack)
+    provider.script(Reply(status=503))
+    events = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hello"}).rest()
+    failed = next(event for event in events if event.name == "provider_attempt_failed")
+    assert failed.data["model"] == "first"
+    assert text_of(events) == "echo: hello"
+    assert events[-1].name == "message_completed"
