@@ -177,7 +177,7 @@ class Settings:
         _whole(0, 100_000), 0, "Open event streams per key; 0 is 100 on Lambda, no limit elsewhere."
     )
     stream_buffer: int = _setting(
-        _whole(4_096, 64 << 20), 1 << 20, "Bytes held for a slow reader before it is dropped."
+        _whole(1 << 19, 64 << 20), 1 << 20, "Bytes held for a slow reader before it is dropped."
     )
     events_retention: float = _setting(
         _duration(300, 30 * 86400), 900.0, "How long events can be resumed after they were written."

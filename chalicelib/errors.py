@@ -5,6 +5,7 @@
     ├── Unauthorized 401
     ├── Forbidden 403
     ├── NotFound 404                also another tenant's object
+    ├── MethodNotAllowed 405
     ├── Conflict 409
     │   ├── IdempotencyConflict     same key, other body
     │   └── InProgress              same key, the first call still runs
@@ -76,6 +77,8 @@ class NotFound(PalError):
 
 
 class MethodNotAllowed(PalError):
+    """405, with an `Allow` header."""
+
     status, code = 405, "method_not_allowed"
 
 

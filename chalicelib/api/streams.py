@@ -43,4 +43,6 @@ async def _collected(params: dict[str, str]) -> Response:
     answer = await respond(current_call(params), collected=True)
     async with aclosing(answer.body) as pieces:  # type: ignore[type-var]
         body = b"".join([piece async for piece in pieces])
+    if answer.after is not None:
+        await answer.after
     return Response(body=body.decode(), status_code=answer.status, headers=dict(answer.headers))

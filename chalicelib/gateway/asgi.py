@@ -46,56 +46,64 @@ class Gateway:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        answer: Streamed | dict[str, Any]
         try:
             body = await _read_body(receive, headers)
             if body is None:
                 return  # the caller hung up before it had sent its request
-            method = scope["method"]
-            pattern, params = self._route(scope)
-            path = fill(pattern, params)
-            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            if streams(method, path):
-                call = Call(
-                    method=method,
-                    path=path,
-                    headers=headers,
-                    query={name: values[-1] for name, values in query.items()},
-                    body=body,
-                    request_id=request_id,
-                )
-                await _send_stream(await respond(call), receive, send)
-                return
-            event = {
-                "httpMethod": method,
-                "path": path,
-                "resource": pattern,
-                "headers": headers,
-                "pathParameters": params,
-                "multiValueQueryStringParameters": query or None,
-                "stageVariables": None,
-                "isBase64Encoded": True,
-                "body": base64.b64encode(body).decode(),
-                "requestContext": {
-                    "httpMethod": method,
-                    "resourcePath": pattern,
-                    "requestId": request_id,
-                    "identity": {"sourceIp": (scope.get("client") or ("", 0))[0]},
-                },
-            }
-            # a context of its own, so that one request's ids are never on another's log lines
-            context = contextvars.copy_context()
-            response = await asyncio.get_running_loop().run_in_executor(
-                self._threads, context.run, self._app, event, None
-            )
+            answer = await self._answer(scope, headers, body, request_id)
         except PalError as exc:
-            response = _refusal(exc, headers, request_id)
+            answer = _refusal(exc, headers, request_id)
         except Exception:
             _log.exception("a call broke", extra={"action": "view_broke"})
             error = PalError("Something went wrong on our side.")
-            response = _refusal(error, headers, request_id)
-        await _send_whole(
-            send, response["statusCode"], response["headers"], (response["body"] or "").encode()
+            answer = _refusal(error, headers, request_id)
+        if isinstance(answer, Streamed):
+            await _send_stream(answer, receive, send)
+        else:
+            await _send_whole(send, answer["statusCode"], answer["headers"], answer["body"] or "")
+
+    async def _answer(
+        self, scope: Scope, headers: dict[str, str], body: bytes, request_id: str
+    ) -> Streamed | dict[str, Any]:
+        """What the stream handler or Chalice answers; raises NotFound."""
+        method = scope["method"]
+        pattern, params = self._route(scope)
+        path = fill(pattern, params)
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if streams(method, path):
+            call = Call(
+                method=method,
+                path=path,
+                headers=headers,
+                query={name: values[-1] for name, values in query.items()},
+                body=body,
+                request_id=request_id,
+            )
+            return await respond(call)
+        event = {
+            "httpMethod": method,
+            "path": path,
+            "resource": pattern,
+            "headers": headers,
+            "pathParameters": params,
+            "multiValueQueryStringParameters": query or None,
+            "stageVariables": None,
+            "isBase64Encoded": True,
+            "body": base64.b64encode(body).decode(),
+            "requestContext": {
+                "httpMethod": method,
+                "resourcePath": pattern,
+                "requestId": request_id,
+                "identity": {"sourceIp": (scope.get("client") or ("", 0))[0]},
+            },
+        }
+        # a context of its own, so that one request's ids are never on another's log lines
+        context = contextvars.copy_context()
+        response: dict[str, Any] = await asyncio.get_running_loop().run_in_executor(
+            self._threads, context.run, self._app, event, None
         )
+        return response
 
     def _route(self, scope: Scope) -> tuple[str, dict[str, str]]:
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -132,7 +140,8 @@ async def _read_body(receive: Receive, headers: dict[str, str]) -> bytes | None:
             return bytes(body)
 
 
-async def _send_whole(send: Send, status: int, headers: dict[str, Any], body: bytes) -> None:
+async def _send_whole(send: Send, status: int, headers: dict[str, Any], text: str) -> None:
+    body = text.encode()
     pairs = [(name.lower().encode(), str(value).encode()) for name, value in headers.items()]
     if status not in (204, 304):
         pairs.append((b"content-length", str(len(body)).encode()))

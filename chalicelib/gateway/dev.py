@@ -11,9 +11,10 @@ from pathlib import Path
 
 from app import app
 from chalicelib import config, telemetry
-from chalicelib.auth import SCOPES, create_key, create_tenant, list_tenants, new_key
+from chalicelib.auth import SCOPES, Authenticator, create_key, create_tenant, list_tenants, new_key
 from chalicelib.config import Secret, Settings, SettingsError
 from chalicelib.db import Database
+from chalicelib.errors import Unauthorized
 from chalicelib.gateway.postgres import Logins, NotReady, embedded, prepare
 from chalicelib.gateway.server import PortTaken, bind, run
 
@@ -74,6 +75,9 @@ async def _first_key(logins: Logins, ours: Settings, data_dir: Path) -> str:
         tenants = {one["name"]: one["id"] for one in await list_tenants(db)}
         tenant_id = tenants.get("default") or await create_tenant(db, name="default")
         await create_key(db, tenant_id=tenant_id, name="dev", scopes=SCOPES, key=key)
+        await Authenticator(db).bearer(f"Bearer {key}")
+    except Unauthorized as exc:
+        raise NotReady(f"The key in {kept} (or PAL_DEV_KEY) is revoked; use another.") from exc
     finally:
         await db.close()
     return key
@@ -82,14 +86,14 @@ async def _first_key(logins: Logins, ours: Settings, data_dir: Path) -> str:
 def _tell(ours: Settings, key: str) -> None:
     url = f"http://{ours.host}:{ours.port}"
     chain = ", ".join(f"{kind}:{model}" for kind, model in ours.providers) or "offline stand-in"
+    head = f"-H 'Authorization: Bearer {key}' -H 'Content-Type: application/json'"
+    session = f"$(curl -s {url}/v1/sessions {head} -d '{{}}' | grep -o 'sess_[a-z0-9]*')"
+    session = session.replace("{}", '{"agentName": "guide"}')
     lines = [
         f"ready {url} key={key}",
         f"# answers come from: {chain}. Try:",
-        f"curl -sN {url}/v1/sessions/$(curl -s {url}/v1/sessions -H 'Authorization: Bearer {key}'"
-        " -H 'Content-Type: application/json' -d '{\"agentName\":\"guide\"}'"
-        ' | sed \'s/.*"id":"\\([^"]*\\)".*/\\1/\')/messages'
-        f" -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json'"
-        " -H 'Accept: text/event-stream' -d '{\"content\":\"Hello!\"}'",
+        f"curl -sN {url}/v1/sessions/{session}/messages {head}"
+        " -H 'Accept: text/event-stream' -d '{\"content\": \"Hello!\"}'",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from chalicelib.errors import ProviderUnavailable
 from chalicelib.providers.base import AttemptFailed, ModelEvent, ModelRequest, Provider, TextDelta
@@ -24,9 +25,11 @@ class Chain:
         for provider in self._providers:
             begun = False
             try:
-                async for event in provider.stream(request):
-                    begun = begun or isinstance(event, TextDelta)
-                    yield event
+                # closed with the chain, so that a reader who leaves frees the provider at once
+                async with aclosing(provider.stream(request)) as events:
+                    async for event in events:
+                        begun = begun or isinstance(event, TextDelta)
+                        yield event
                 return
             except ProviderUnavailable as exc:
                 if begun:

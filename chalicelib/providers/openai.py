@@ -1,9 +1,13 @@
 """OpenAI Chat Completions, as spoken by OpenAI, Ollama, llama.cpp, vLLM and others."""
 
+import asyncio
 import hashlib
+import json
 import logging
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -25,6 +29,16 @@ _log = logging.getLogger(__name__)
 
 # refused whoever asks: the request is at fault, or the key has no right to the model
 _REJECTED = frozenset({400, 404, 413, 422})
+
+# how long a connection is given to end after an answer that is whole, so as to be used again
+_LINGER = 0.5
+
+# what is taken from a provider's own words into ours: a name of a thing, never a text
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_COUNT_AT_MOST: Final = 2**31 - 1
+
+# what JSON can say and Postgres cannot hold
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class OpenAIProvider:
@@ -59,7 +73,11 @@ class OpenAIProvider:
                 async for chunk in response.content.iter_any():
                     for event in reader.feed(chunk):
                         yield event
-                yield reader.finish()
+                    if reader.done:
+                        break
+                for last in reader.finish():
+                    yield last
+                await _let_end(response)
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             reason = "timed out" if isinstance(exc, TimeoutError) else "broke the connection"
             raise ProviderUnavailable(f"{self.name}:{self.model} {reason}.") from exc
@@ -85,13 +103,20 @@ class OpenAIProvider:
         return hashlib.sha256(named + body).hexdigest()
 
     async def _refusal(self, response: "aiohttp.ClientResponse") -> ProviderError:
-        raw = (await response.content.read(16_384)).decode("utf-8", "replace")
+        import aiohttp
+
+        raw = b""
+        with suppress(aiohttp.ClientError, TimeoutError, OSError):  # the status says enough
+            raw = await response.content.read(16_384)
         try:
             error = orjson.loads(raw)["error"]
-            kind = error.get("code") or error.get("type") or ""
+            kind = _name(error.get("code")) or _name(error.get("type"))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             kind = ""
-        _log.debug("provider refused", extra={"action": "provider_refused", "body": raw})
+        _log.debug(
+            "provider refused",
+            extra={"action": "provider_refused", "body": raw.decode("utf-8", "replace")},
+        )
         told = f"{self.name}:{self.model} answered {response.status}" + (
             f" ({kind})" if kind else ""
         )
@@ -100,57 +125,104 @@ class OpenAIProvider:
         return ProviderUnavailable(told + ".")
 
 
+async def _let_end(response: "aiohttp.ClientResponse") -> None:
+    import aiohttp
+
+    # the answer is told: neither a reset nor a server that leaves the line open can spoil it
+    with suppress(aiohttp.ClientError, TimeoutError, OSError):
+        async with asyncio.timeout(_LINGER):
+            await response.content.read()
+
+
 class ChunkReader:
-    """Turns the bytes of one streamed answer into events. Pure: no I/O."""
+    """Turns the bytes of one streamed answer into events. Pure: no I/O.
+
+    The text is clean: what comes as two halves of a surrogate pair is joined, also over two
+    pieces; a half alone and NUL become U+FFFD.
+    """
 
     def __init__(self, *, provider: str, model: str) -> None:
         self._sse = SseDecoder()
         self._provider, self._model = provider, model
         self._reason: str | None = None
         self._usage: dict[str, Any] = {}
-        self._done = False
+        self._half = ""
+        self.done = False
 
-    def feed(self, data: bytes) -> list[TextDelta]:
-        """The deltas in these bytes; raises ProviderError on an error object or broken JSON."""
-        pieces: list[TextDelta] = []
+    def feed(self, data: bytes) -> Iterator[TextDelta]:
+        """The deltas in these bytes; raises ProviderError on an error object or broken JSON.
+
+        Deltas before the error are given first, so it does not matter how the bytes were cut.
+        """
         for _, payload in self._sse.feed(data):
-            if payload == b"[DONE]":
-                self._done = True
-                continue
+            if payload.strip() == b"[DONE]":
+                self.done = True
+                return
             try:
-                chunk = orjson.loads(payload)
-            except orjson.JSONDecodeError as exc:
-                raise ProviderUnavailable(f"{self._told()} sent what is no JSON.") from exc
-            if not isinstance(chunk, dict):
-                continue
-            if error := chunk.get("error"):
-                raise self._stream_error(error)
-            # usage comes beside the last choice or alone with `choices` empty or absent
-            self._usage = chunk.get("usage") or self._usage
-            for choice in chunk.get("choices") or ():
-                if choice.get("index"):
-                    continue
-                if text := (choice.get("delta") or {}).get("content"):
-                    pieces.append(TextDelta(text=text))
-                self._reason = choice.get("finish_reason") or self._reason
-        return pieces
+                text = self._take(self._parse(payload)) if payload.strip() else ""
+            except (AttributeError, TypeError) as exc:
+                raise ProviderUnavailable(f"{self._told()} sent what is no completion.") from exc
+            if text:
+                yield TextDelta(text=text)
 
-    def finish(self) -> Finished:
+    def finish(self) -> list[ModelEvent]:
         """The end of the stream; raises ProviderUnavailable if it came too early."""
-        if self._reason is None and not self._done:
+        if self._reason is None and not self.done:
             raise ProviderUnavailable(f"{self._told()} ended in the middle of its answer.")
-        return Finished(
+        end = Finished(
             reason=self._reason or "stop",
             provider=self._provider,
             model=self._model,
-            tokens_in=self._usage.get("prompt_tokens"),
-            tokens_out=self._usage.get("completion_tokens"),
+            tokens_in=_count(self._usage.get("prompt_tokens")),
+            tokens_out=_count(self._usage.get("completion_tokens")),
         )
+        return [TextDelta(text="\ufffd"), end] if self._half else [end]
+
+    def _parse(self, payload: bytes) -> Any:
+        try:
+            return orjson.loads(payload)
+        except orjson.JSONDecodeError as exc:
+            # orjson is strict; half a surrogate pair and broken UTF-8 are no end of an answer
+            try:
+                return json.loads(payload.decode("utf-8", "replace"))
+            except (ValueError, RecursionError):
+                raise ProviderUnavailable(f"{self._told()} sent what is no JSON.") from exc
+
+    def _take(self, chunk: Any) -> str:
+        if not isinstance(chunk, dict):
+            return ""
+        if error := chunk.get("error"):
+            raise self._stream_error(error)
+        # usage comes beside the last choice or alone with `choices` empty or absent
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._usage = usage
+        text = ""
+        for choice in chunk.get("choices") or ():
+            if choice.get("index"):
+                continue
+            delta = choice.get("delta") or {}
+            # a refusal comes in a field of its own, and is what the model has to say
+            if said := delta.get("content") or delta.get("refusal"):
+                text += self._clean(said)
+            if reason := choice.get("finish_reason"):
+                self._reason = _name(reason) or "unknown"
+        return text
+
+    def _clean(self, text: str) -> str:
+        text, self._half = self._half + text, ""
+        if _UNSTORABLE.search(text) is None:
+            return text
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        paired = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return paired.replace("\0", "\ufffd")
 
     def _stream_error(self, error: Any) -> ProviderError:
-        kind = str(error.get("type") or error.get("code") or "") if isinstance(error, dict) else ""
-        told = f"{self._told()} reported an error" + (f" ({kind})" if kind else "") + "."
-        if kind.startswith("invalid_request"):
+        named = (error.get("type"), error.get("code")) if isinstance(error, dict) else ()
+        kinds = [kind for one in named if (kind := _name(one))]
+        told = f"{self._told()} reported an error" + (f" ({kinds[0]})" if kinds else "") + "."
+        refused = {str(status) for status in _REJECTED}
+        if any(kind.startswith("invalid_request") or kind in refused for kind in kinds):
             return ProviderRejected(told)
         return ProviderUnavailable(told)
 
@@ -180,3 +252,12 @@ def _message(one: ModelMessage) -> dict[str, Any]:
         url = attachment.get("url") or f"data:{attachment['mediaType']};base64,{attachment['data']}"
         parts.append({"type": "image_url", "image_url": {"url": url}})
     return {"role": one.role, "content": parts}
+
+
+def _name(value: object) -> str:
+    text = str(value) if isinstance(value, str | int) else ""
+    return text if _NAME.fullmatch(text) else ""
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= _COUNT_AT_MOST else None

@@ -21,7 +21,7 @@ from chalicelib.db import Database
 from chalicelib.errors import PalError, TurnCancelled, TurnTimedOut, Unavailable
 from chalicelib.ids import new_id
 from chalicelib.providers import AttemptFailed, Finished, Provider, TextDelta
-from chalicelib.sessions import store
+from chalicelib.sessions import log, store
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.keeper import Keeper, RunningTurn, delta_row
 from chalicelib.sessions.prompt import build_request, history_entries
@@ -168,7 +168,8 @@ class Engine:
                     claimed.seq, "turn_started", claimed.turn_id, claimed.generation, claimed.event
                 ),
             )
-            reply = await self._work(turn, began)
+            with telemetry.span("turn"):
+                reply = await self._work(turn, began)
             if turn.ending == "lost":
                 return self._abandon(turn)
             if turn.ending == "drained":
@@ -256,7 +257,7 @@ class Engine:
                     ended = await store.end_turn(tx, claimed, end)
                     if ended is None and tried:
                         # an earlier try may have committed before its connection broke
-                        known = await store.finished_turn(
+                        known = await log.finished_turn(
                             tx, claimed.session_id, turn_id=claimed.turn_id
                         )
                         if known is not None and known.status != "cut":
@@ -384,8 +385,6 @@ def _event_row(seq: int, kind: str, turn_id: str, generation: int, data: str) ->
         kind=kind,
         turn_id=turn_id,
         generation=generation,
-        start=None,
-        text=None,
         data=data,
     )
 

@@ -16,7 +16,7 @@ from chalicelib.auth import Authenticator
 from chalicelib.db import Database
 from chalicelib.db.pool import CONNECTION
 from chalicelib.errors import PalError
-from chalicelib.sessions import store
+from chalicelib.sessions import log
 from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.hub import WATCH_SECONDS, Feed, Hub
 
@@ -59,7 +59,7 @@ async def poll(db: Database, hub: Hub) -> None:
         if wanted:
             try:
                 async with db.system() as tx:
-                    heads = await store.feed_heads(tx, wanted)
+                    heads = await log.feed_heads(tx, wanted)
             except PalError as exc:
                 _log.warning("not polling", extra={"action": "poll_failed", "error": exc.code})
                 await asyncio.sleep(_RETRY)
@@ -90,18 +90,34 @@ async def heartbeat(db: Database, hub: Hub) -> None:
                 await _watch(hub, feed)
         if now - renewed < WATCH_SECONDS / 3:
             continue
-        watched = [one for one in hub.feeds.values() if one.watched_until]
         try:
-            if watched:
-                until = time.time() + WATCH_SECONDS
-                ids = [one.session_id for one in watched]
-                async with db.system() as tx:
-                    await store.renew_watch(tx, ids, process=db.process, until=until)
-                for feed in watched:
-                    feed.watched_until = until
+            await _renew_watches(db, hub)
+            await _renew_streams(db, hub)
             renewed = now
         except PalError as exc:
             _log.warning("not renewed", extra={"action": "renew_failed", "error": exc.code})
+
+
+async def _renew_watches(db: Database, hub: Hub) -> None:
+    watched = [one for one in hub.feeds.values() if one.watched_until]
+    if watched:
+        until = time.time() + WATCH_SECONDS
+        ids = [one.session_id for one in watched]
+        async with db.system() as tx:
+            await log.renew_watch(tx, ids, process=db.process, until=until)
+        for feed in watched:
+            feed.watched_until = until
+
+
+async def _renew_streams(db: Database, hub: Hub) -> None:
+    counted: dict[str, list[str]] = {}
+    for feed in hub.feeds.values():
+        for reader in feed.readers:
+            if reader.stream_id is not None:
+                counted.setdefault(feed.tenant_id, []).append(reader.stream_id)
+    for tenant_id, ids in counted.items():
+        async with db.tenant(tenant_id) as tx:
+            await log.renew_streams(tx, ids, seconds=WATCH_SECONDS)
 
 
 async def _watch(hub: Hub, feed: Feed) -> None:

@@ -7,6 +7,7 @@ log at its own pace, and is attached, in one step without an await, when it has 
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import AsyncGenerator, Coroutine
@@ -16,7 +17,7 @@ import orjson
 
 from chalicelib.db import Database
 from chalicelib.errors import NotFound, PalError
-from chalicelib.sessions import store
+from chalicelib.sessions import log
 from chalicelib.sessions.reader import FeedEvent, LivePiece, Position, Reader
 from chalicelib.sessions.rows import LogRow, Watch
 
@@ -154,7 +155,7 @@ class Hub:
         try:
             until = time.time() + WATCH_SECONDS
             async with self._db.tenant(tenant_id) as tx:
-                watch = await store.watch_session(tx, session_id, until=until)
+                watch = await log.watch_session(tx, session_id, until=until)
             if watch is None:
                 raise NotFound("There is no such session.")
             feed.watched_until = until
@@ -191,7 +192,7 @@ class Hub:
         """Hear of what other processes write to a session that has a reader here."""
         until = time.time() + WATCH_SECONDS
         async with self._db.tenant(tenant_id) as tx:
-            watch = await store.watch_session(tx, session_id, until=until)
+            watch = await log.watch_session(tx, session_id, until=until)
         feed = self.feeds.get(session_id)
         if feed is None:
             return
@@ -290,7 +291,7 @@ class Hub:
 
     async def _read(self, feed: Feed, *, after: int) -> list[LogRow]:
         async with self._db.tenant(feed.tenant_id) as tx:
-            return await store.read_events(tx, feed.session_id, after=after, most=_PAGE)
+            return await log.read_events(tx, feed.session_id, after=after, most=_PAGE)
 
     # ── feeds come and go with their readers ─────────────────────────────────────────────────
     def _feed(self, tenant_id: str, session_id: str) -> Feed:
@@ -309,12 +310,12 @@ class Hub:
     async def _unwatch(self, feed: Feed) -> None:
         try:
             async with self._db.tenant(feed.tenant_id) as tx:
-                await store.unwatch_session(tx, feed.session_id, until=feed.watched_until)
+                await log.unwatch_session(tx, feed.session_id, until=feed.watched_until)
         except PalError:
             pass  # it lapses by itself
 
     def _spawn(self, coro: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coro)
+        task = asyncio.get_running_loop().create_task(coro, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

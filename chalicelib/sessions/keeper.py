@@ -5,6 +5,7 @@ about 1 ms of CPU, and a hundred turns would each want four a second.
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 from dataclasses import dataclass
@@ -72,7 +73,10 @@ class Keeper:
         turn.contact = time.monotonic()
         self.running[turn.claimed.turn_id] = turn
         if self._ticking is None:
-            self._ticking = asyncio.get_running_loop().create_task(self._tick())
+            # of no turn's context: its log lines are about all of them
+            self._ticking = asyncio.get_running_loop().create_task(
+                self._tick(), context=contextvars.Context()
+            )
 
     def remove(self, turn: RunningTurn) -> None:
         """The turn has ended."""
@@ -135,5 +139,4 @@ def delta_row(seq: int, turn: ClaimedTurn, text: PendingText) -> LogRow:
         generation=turn.generation,
         start=text.start,
         text=text.text,
-        data=None,
     )

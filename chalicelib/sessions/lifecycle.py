@@ -169,10 +169,6 @@ class Sessions:
             row = LogRow(
                 seq=stopped[0],
                 kind="session_stopped",
-                turn_id=None,
-                generation=None,
-                start=None,
-                text=None,
                 data=stopped[1],
             )
             self._hub.publish(session_id, row)
@@ -249,9 +245,6 @@ class Sessions:
             seq=accepted.seq,
             kind="user_message",
             turn_id=accepted.turn_id,
-            generation=None,
-            start=None,
-            text=None,
             data=accepted.event,
         )
         return answer, row, accepted.busy

@@ -96,6 +96,7 @@ class Reader:
         self.closed = False
         self.overflowed = False
         self.key_id = ""
+        self.stream_id: str | None = None  # by which it is counted among its key's streams
         self.last_given = self._last_event = monotonic()
         self._idle: float | None = None
         self._ends_at: float | None = None

@@ -7,10 +7,10 @@ import orjson
 
 from chalicelib.auth import Principal
 from chalicelib.db import Database
-from chalicelib.errors import TooManyRequests
-from chalicelib.sessions import store
+from chalicelib.errors import PalError, TooManyRequests
+from chalicelib.sessions import log
 from chalicelib.sessions.engine import completed_data
-from chalicelib.sessions.hub import Hub
+from chalicelib.sessions.hub import WATCH_SECONDS, Hub
 from chalicelib.sessions.reader import Position, Reader
 from chalicelib.sessions.rows import FinishedTurn, Watch
 
@@ -34,7 +34,7 @@ async def open_events(
         return reader, watch
     with _dropped_on_error(hub, reader):
         async with db.tenant(caller.tenant_id) as tx:
-            finished = await store.finished_turn(tx, session_id, turn_id=position.turn_id)
+            finished = await log.finished_turn(tx, session_id, turn_id=position.turn_id)
     end = watch.turn_seq if watch.running_turn else watch.next_seq
     reader.position = Position(seq=max(end, watch.kept_seq) - 1)
     if finished is not None:
@@ -50,10 +50,10 @@ async def replay_turn(
     reader.follow_only(turn_id)
     with _dropped_on_error(hub, reader):
         async with db.tenant(caller.tenant_id) as tx:
-            first = await store.first_event(tx, session_id, turn_id=turn_id)
+            first = await log.first_event(tx, session_id, turn_id=turn_id)
             finished = None
             if first is None or first < watch.kept_seq:
-                finished = await store.finished_turn(tx, session_id, turn_id=turn_id)
+                finished = await log.finished_turn(tx, session_id, turn_id=turn_id)
     if finished is not None:
         reader.push(*finished_event(session_id, finished))
         reader.close()
@@ -71,18 +71,27 @@ def _dropped_on_error(hub: Hub, reader: Reader) -> Iterator[None]:
         raise
 
 
-async def enter_stream(
-    db: Database, caller: Principal, *, stream_id: str, limit: int, seconds: float
-) -> None:
-    """Count a stream of this key for `seconds`; raises TooManyRequests over the limit."""
+async def enter_stream(db: Database, caller: Principal, *, stream_id: str, limit: int) -> None:
+    """Count a stream of this key for as long as it is renewed; TooManyRequests over the limit."""
     async with db.tenant(caller.tenant_id) as tx:
-        open_now = await store.count_stream(
-            tx, stream_id=stream_id, key_id=caller.key_id, seconds=seconds
+        open_now = await log.count_stream(
+            tx, stream_id=stream_id, key_id=caller.key_id, seconds=WATCH_SECONDS
         )
         if open_now > limit:
             raise TooManyRequests(
                 f"This key has {limit} event streams open, which is the limit.", retry_after=5
             )
+
+
+async def leave_stream(db: Database, caller: Principal, stream_id: str | None) -> None:
+    """Count this stream no more; None was never counted."""
+    if stream_id is None:
+        return
+    try:
+        async with db.tenant(caller.tenant_id) as tx:
+            await log.forget_stream(tx, stream_id)
+    except PalError:
+        pass  # it lapses by itself
 
 
 def finished_event(session_id: str, turn: FinishedTurn) -> tuple[str, str]:

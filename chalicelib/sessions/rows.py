@@ -147,11 +147,11 @@ class LogRow:
 
     seq: int
     kind: str
-    turn_id: str | None
-    generation: int | None
-    start: int | None
-    text: str | None
-    data: str | None
+    turn_id: str | None = None
+    generation: int | None = None
+    start: int | None = None
+    text: str | None = None
+    data: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

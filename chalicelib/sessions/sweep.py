@@ -5,7 +5,7 @@ from typing import Final
 
 from chalicelib.db import Database
 from chalicelib.errors import PalError
-from chalicelib.sessions import store
+from chalicelib.sessions import log, store
 from chalicelib.sessions.dispatch import Dispatch
 from chalicelib.sessions.engine import Engine
 
@@ -36,7 +36,7 @@ async def purge(db: Database, *, age: float) -> int:
     total = 0
     while True:
         async with db.system() as tx:
-            gone = await store.purge(tx, age=age, most=_PURGE_BATCH)
+            gone = await log.purge(tx, age=age, most=_PURGE_BATCH)
         total += gone
         if gone < _PURGE_BATCH:
             return total

@@ -7,6 +7,7 @@ collect what it yields.
 
 import logging
 import re
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -23,12 +24,10 @@ from chalicelib.api.cors import cors_headers, preflight_headers
 from chalicelib.api.endpoint import OPERATIONS, REPLAYED, Operation, admit, name_of, serve
 from chalicelib.auth import Principal
 from chalicelib.errors import InvalidField, MethodNotAllowed, NotFound, PalError
-from chalicelib.ids import new_id
 from chalicelib.services import Services, services
-from chalicelib.sessions import store
 from chalicelib.sessions.lifecycle import require_session_id
 from chalicelib.sessions.reader import ENDS, Position, Reader
-from chalicelib.sessions.resume import enter_stream, open_events, replay_turn
+from chalicelib.sessions.resume import enter_stream, leave_stream, open_events, replay_turn
 from chalicelib.sessions.rows import Watch
 from chalicelib.stream import sse
 from chalicelib.stream.response import Streamed
@@ -50,7 +49,8 @@ async def respond(call: Call, *, collected: bool = False) -> Streamed:
     telemetry.bind(request_id=call.request_id)
     origin, allowed = call.headers.get("origin"), config.settings().cors_origins
     if call.method == "OPTIONS":
-        return _whole(Answer(status=204), call, preflight_headers(origin, allowed))
+        # not an empty 204: function URLs are reported to hang on streams without a byte
+        return _whole(Answer(body={}), call, preflight_headers(origin, allowed))
     cors = cors_headers(origin, allowed)
     answer: Answer | Streamed
     try:
@@ -114,9 +114,9 @@ async def _events(call: Call, ready: Services, *, collected: bool) -> Streamed:
             ready.db, ready.hub, caller, session_id, after=_last_id(call)
         )
     except BaseException:
-        await _leave(ready, caller, stream_id)
+        await leave_stream(ready.db, caller, stream_id)
         raise
-    reader.key_id = caller.key_id
+    reader.key_id, reader.stream_id = caller.key_id, stream_id
     if ready.settings.on_lambda:
         reader.limit(idle=ready.settings.stream_idle, whole=ready.settings.stream_max)
     hello = orjson.dumps({"sessionId": session_id, "status": watch.status}).decode()
@@ -216,13 +216,12 @@ async def _post_and_stream(call: Call, ready: Services, *, collected: bool) -> S
 
 
 async def _enter(ready: Services, caller: Principal) -> str:
-    stream_id = new_id("key")
+    stream_id = secrets.token_hex(13)
     await enter_stream(
         ready.db,
         caller,
         stream_id=stream_id,
         limit=ready.streams_per_key,
-        seconds=ready.settings.stream_max + 60,
     )
     return stream_id
 
@@ -231,17 +230,7 @@ async def _let_go(
     ready: Services, caller: Principal, reader: Reader, stream_id: str | None
 ) -> None:
     ready.hub.drop(reader)
-    await _leave(ready, caller, stream_id)
-
-
-async def _leave(ready: Services, caller: Principal, stream_id: str | None) -> None:
-    if stream_id is None:
-        return
-    try:
-        async with ready.db.tenant(caller.tenant_id) as tx:
-            await store.forget_stream(tx, stream_id)
-    except PalError:
-        pass  # it lapses by itself
+    await leave_stream(ready.db, caller, stream_id)
 
 
 def _whole(answer: Answer, call: Call, cors: dict[str, str]) -> Streamed:

@@ -2,6 +2,14 @@
 
 One invocation at a time: ask for it, call the handler, send its answer piece by piece, finish the
 work after it, and only then ask for the next, because a function that waits for one is frozen.
+
+`python -m chalicelib.stream.runtime [module:function]` serves that handler, or else
+`lambda_entry`'s.
+
+A function URL is reported to announce a chunked body and never to end it when a streamed answer
+has none (aws/aws-lambda-web-adapter#499, aws/aws-lambda-nodejs-runtime-interface-client#95), so
+that its reader waits until the function times out. An empty answer is therefore sent with a line
+break as its body, except where HTTP forbids a body (204, 304): there no reader waits for one.
 """
 
 import asyncio
@@ -34,6 +42,7 @@ DEFAULT_HANDLER: Final = "chalicelib.stream.lambda_entry:handler"
 _FAILURES: Final = (Exception, asyncio.CancelledError)
 _BROKE_OFF: Final = "The answer broke off in the middle; what came of it is void."
 _NOT_STARTED: Final = "The function could not start; its log says why."
+_BODILESS: Final = frozenset({204, 304})
 
 
 async def serve(handler: Handler, *, api: str, invocations: int | None = None) -> None:
@@ -105,9 +114,13 @@ async def _send(
     try:
         prelude = encode_prelude(streamed.status, streamed.headers)
         answer = await client.answer(context.aws_request_id, prelude)
+        empty = True
         try:
             async for piece in streamed.body:
                 await answer.send(piece)
+                empty = empty and not piece
+            if empty and streamed.status not in _BODILESS:
+                await answer.send(b"\n")
         except ConnectionLost:
             raise
         except _FAILURES as exc:
@@ -190,11 +203,12 @@ def load_handler(name: str) -> Handler:
 
 
 def main() -> None:
-    """Serve the handler that `PAL_STREAM_HANDLER` names; exits 1 if it cannot be loaded."""
+    """Serve the handler that the first argument names; exits 1 if it cannot be loaded."""
+    name = sys.argv[1] if len(sys.argv) > 1 else DEFAULT_HANDLER
     api = os.environ["AWS_LAMBDA_RUNTIME_API"]
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
-            handler = load_handler(os.environ.get("PAL_STREAM_HANDLER", DEFAULT_HANDLER))
+            handler = load_handler(name)
         except (Exception, SystemExit) as exc:
             logger.critical("the handler cannot be loaded", exc_info=exc)
             runner.run(RuntimeApi(api).init_error(type(exc).__name__, _NOT_STARTED))

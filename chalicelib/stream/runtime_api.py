@@ -49,6 +49,7 @@ class Invocation:
 
     @property
     def request_id(self) -> str:
+        """The id that its answer must bear."""
         return self.headers["lambda-runtime-aws-request-id"]
 
 

@@ -264,7 +264,9 @@ def test_purge_spares_what_can_still_be_resumed(stack: Stack, provider: FakeOpen
     late.close()
     stream.rest()
     stack.database.rows("UPDATE pal.session_events SET created_at = now() - interval '1 day'")
-    kept = stack.database.one("SELECT count(*) FROM pal.session_events WHERE kind <> 'user_message'")
+    kept = stack.database.one(
+        "SELECT count(*) FROM pal.session_events WHERE kind <> 'user_message'"
+    )
     stack.node.run(stack.node.services.purge())
     assert (
         stack.database.one("SELECT count(*) FROM pal.session_events WHERE kind <> 'user_message'")

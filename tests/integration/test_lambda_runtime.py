@@ -1,62 +1,30 @@
-"""The Lambda loop against a Runtime API read byte by byte, and against AWS's own emulator."""
+"""The Lambda loop against a Runtime API that is read byte by byte."""
 
 import asyncio
 import base64
 import contextvars
-import functools
-import http.client
-import inspect
 import json
 import os
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 
 from chalicelib.stream.response import LambdaContext, Streamed
 from chalicelib.stream.runtime import serve
 from chalicelib.stream.runtime_api import RuntimeApiError
 from tests.fakes.runtime_api import FakeRuntimeApi, patiently
 from tests.fakes.stream_handler import SECRET
+from tests.support.lambda_api import with_api
 
-ROOT = Path(__file__).parents[2]
-BOOTSTRAP = ROOT / "chalicelib/stream/bootstrap"
-RIE = ROOT / ".cache/rie/aws-lambda-rie"
-HANDLER = "tests.fakes.stream_handler:handler"
 TEXT = [("Content-Type", "text/plain")]
 PRELUDE = b'{"statusCode":200,"headers":{"content-type":"text/plain"},"cookies":[]}' + bytes(8)
 ERROR = {
     "errorMessage": "The answer broke off in the middle; what came of it is void.",
     "stackTrace": [],
 }
-
-
-def with_api(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an async test with a fake API as its first argument, on both event loops."""
-
-    @functools.wraps(test)
-    def sync(*, loop: str, **fixtures: Any) -> None:
-        async def run() -> None:
-            async with asyncio.timeout(30), FakeRuntimeApi() as api:
-                await test(api, **fixtures)
-
-        factory = uvloop.new_event_loop if loop == "uvloop" else None
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(run())
-
-    _, *rest = inspect.signature(test).parameters.values()
-    own = inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    sync.__signature__ = inspect.Signature([own, *rest])  # type: ignore[attr-defined]
-    return pytest.mark.parametrize("loop", ["asyncio", "uvloop"])(sync)
 
 
 @asynccontextmanager
@@ -150,6 +118,33 @@ async def test_answer_is_framed_to_the_byte(api: FakeRuntimeApi) -> None:
     )
     assert await call.trailers() == []
     assert call.asked_on == call.answered_on == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        pytest.param(200, [b"\n"], id="a-line-break-where-http-allows"),
+        pytest.param(302, [b"\n"], id="redirect"),
+        pytest.param(204, [], id="no-content-is-without-a-body"),
+        pytest.param(304, [], id="not-modified-is-without-a-body"),
+    ],
+)
+@with_api
+async def test_empty_answer_ends_for_its_reader(
+    api: FakeRuntimeApi, status: int, sent: list[bytes]
+) -> None:
+    """Function URLs are known never to end an empty answer: its reader would wait for minutes."""
+
+    async def handler(event: dict[str, Any], context: LambdaContext) -> Streamed:
+        async def body() -> AsyncIterator[bytes]:
+            yield b""
+
+        return Streamed(status=status, headers=[], body=body())
+
+    call = api.invoke({})
+    async with loop_of(api, handler, 1):
+        _, *body = await call.body()
+    assert body == sent
 
 
 @with_api
@@ -408,239 +403,3 @@ async def test_loop_ends_when_the_runtime_api_refuses(api: FakeRuntimeApi) -> No
         async with serving(api, hello):
             pass
     assert api.asked == 1
-
-
-@asynccontextmanager
-async def process(
-    api: FakeRuntimeApi, *command: str | Path, handler: str = HANDLER
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The loop as Lambda starts it; stdout and stderr are pipes."""
-    env = {**os.environ, "AWS_LAMBDA_RUNTIME_API": api.address, "PAL_STREAM_HANDLER": handler}
-    child = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.communicate()
-
-
-LOOP = (sys.executable, "-m", "chalicelib.stream.runtime")
-
-
-@with_api
-async def test_sigterm_lets_the_invocation_finish(api: FakeRuntimeApi) -> None:
-    """A shutdown in mid-reply would cut the reader off and lose the work after the reply."""
-    call = api.invoke({"want": "terminate"})
-    async with process(api, *LOOP) as child:
-        _, first, second = await call.body()
-        await call.closed()
-        out, _ = await patiently(child.communicate())
-    assert (first, second[:10]) == (b"data: pid %d\n\n" % child.pid, b"data: fini")
-    assert out == b"finished request-1\n"
-    assert (child.returncode, api.asked) == (0, 1)
-
-
-@with_api
-async def test_sigterm_ends_a_waiting_loop(api: FakeRuntimeApi) -> None:
-    """Every idle function would have to be killed, and look like a crash."""
-    call = api.invoke({"want": "events"})
-    async with process(api, *LOOP) as child:
-        await call.closed()
-        while api.asked < 2:
-            await api.round_trip()
-        child.terminate()
-        assert await patiently(child.wait()) == 0
-
-
-@pytest.mark.parametrize(
-    ("handler", "error_type"),
-    [
-        pytest.param("tests.fakes.no_such:handler", "ModuleNotFoundError", id="no-module"),
-        pytest.param("tests.fakes.stream_handler:nobody", "AttributeError", id="no-function"),
-        pytest.param("tests.fakes.stream_handler:SECRET", "TypeError", id="not-a-function"),
-    ],
-)
-@with_api
-async def test_failed_start_is_reported(api: FakeRuntimeApi, handler: str, error_type: str) -> None:
-    """A function that cannot start would time out, start over and never say why."""
-    async with process(api, *LOOP, handler=handler) as child:
-        head, body = await api.init_error()
-        _, err = await patiently(child.communicate())
-    assert head.method == "POST"
-    assert head.values("Lambda-Runtime-Function-Error-Type") == [f"Runtime.{error_type}"]
-    assert json.loads(body) == {
-        "errorMessage": "The function could not start; its log says why.",
-        "errorType": error_type,
-        "stackTrace": [],
-    }
-    assert error_type.encode() in err
-    assert (child.returncode, api.asked) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("command", "interpreter"),
-    [
-        pytest.param(["lang/python3.12", "/var/runtime/bootstrap.py"], "python3.12", id="lambdas"),
-        pytest.param([], "python3.11", id="none-given"),
-        pytest.param(["/bin/sh", "/var/runtime/bootstrap"], "python3.11", id="not-a-python"),
-    ],
-)
-def test_wrapper_takes_lambdas_interpreter_and_the_layer(
-    tmp_path: Path, command: list[str], interpreter: str
-) -> None:
-    """The deployed function would not find its dependencies, or its metrics would never appear."""
-    task = tmp_path / "task"
-    wrapper = task / "chalicelib/stream/bootstrap"
-    for stub in (tmp_path / "lang/python3.12", tmp_path / "bin/python3.11", wrapper):
-        stub.parent.mkdir(parents=True)
-        stub.write_text('#!/bin/sh\necho "${0##*/} $PWD $PYTHONPATH $PYTHONUNBUFFERED $*"\n')
-        stub.chmod(0o755)
-    shutil.copy(BOOTSTRAP, wrapper)
-    layer = f"/opt/python:/opt/python/lib/{interpreter}/site-packages"
-    out = subprocess.run(
-        [wrapper, *(tmp_path / word for word in command)],
-        env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYTHONPATH": "/var/runtime"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
-    ).stdout
-    assert out == (
-        f"{interpreter} {task} {task}:{layer}:/var/runtime 1 -m chalicelib.stream.runtime\n"
-    )
-
-
-# From here on AWS's emulator asks the questions. It has two lives: the plain one does not report
-# trailers; told of a concurrency it is that of managed instances, which does, but starts nothing
-# except /var/runtime/bootstrap, so it gets a /var of its own, laid out as Lambda's.
-
-PLAIN = 'exec "$RIE" $ADDRESSES "$ROOT/chalicelib/stream/bootstrap" "$PYTHON"'
-MANAGED = """
-set -e
-mount -t tmpfs tmpfs "$STAGE"
-mkdir "$STAGE/task" "$STAGE/runtime"
-cat > "$STAGE/runtime/bootstrap" <<END
-#!/bin/sh
-exec "\\$AWS_LAMBDA_EXEC_WRAPPER" "$PYTHON" /var/runtime/bootstrap.py
-END
-chmod +x "$STAGE/runtime/bootstrap"
-mount --bind "$ROOT" "$STAGE/task"
-mount --rbind "$STAGE" /var
-export AWS_LAMBDA_MAX_CONCURRENCY=1 AWS_LAMBDA_EXEC_WRAPPER=/var/task/chalicelib/stream/bootstrap
-exec /var/task/.cache/rie/aws-lambda-rie $ADDRESSES /var/runtime/bootstrap handler
-"""
-Invoke = Callable[[str], tuple[http.client.HTTPMessage, bytes]]
-
-
-@contextmanager
-def emulator(tmp_path: Path, script: str, *prefix: str) -> Iterator[Invoke]:
-    """The emulator under `script`; yields how to invoke the function: headers, content."""
-    if not RIE.exists():
-        reason = f"{RIE.relative_to(ROOT)} is missing: run scripts/fetch-rie"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    front, back = free_port(), free_port()
-    env = {
-        **os.environ,
-        "RIE": str(RIE),
-        "ROOT": str(ROOT),
-        "STAGE": str(tmp_path),
-        "PYTHON": sys.executable,
-        "PAL_STREAM_HANDLER": HANDLER,
-        "ADDRESSES": f"--runtime-interface-emulator-address 127.0.0.1:{front} "
-        f"--runtime-api-address 127.0.0.1:{back}",
-    }
-
-    def invoke(want: str) -> tuple[http.client.HTTPMessage, bytes]:
-        deadline = time.monotonic() + 20
-        while True:
-            headers, content = post(front, json.dumps({"want": want}))
-            # managed instances do not queue a call that comes before the loop has asked again
-            if headers["Error-Type"] != "Runtime.Unavailable":
-                return headers, content
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    with tempfile.TemporaryFile() as log:
-        command = ["timeout", "60", *prefix, "sh", "-c", script]
-        child = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log)
-        try:
-            while not listens(front):
-                assert child.poll() is None, "the emulator did not start"
-                time.sleep(0.02)  # a port that opens wakes nobody
-            yield invoke
-        finally:
-            child.terminate()
-            child.wait(timeout=20)
-            log.seek(0)
-            print(log.read().decode())  # seen when the test fails
-
-
-def post(port: int, event: str) -> tuple[http.client.HTTPMessage, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    try:
-        path = "/2015-03-31/functions/function/invocations"
-        connection.request("POST", path, event, {"X-Amzn-Trace-Id": "Root=1-2-3"})
-        answer = connection.getresponse()
-        return answer.headers, answer.read()
-    finally:
-        connection.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def events_in(content: bytes) -> tuple[int, str]:
-    """The process that answered, and its last event, out of a whole answer."""
-    prelude, body = content.split(bytes(8))
-    assert json.loads(prelude) == {
-        "statusCode": 201,
-        "headers": {"content-type": "text/event-stream; charset=utf-8"},
-        "cookies": ["a=1", "b=2"],
-    }
-    first, *last = body.decode().removesuffix("\n\n").split("\n\n")
-    return int(first.removeprefix("data: pid ")), "".join(last)
-
-
-def test_emulator_takes_answers_from_one_process(tmp_path: Path) -> None:
-    """What Lambda's own code makes of our answers would be known only after a deployment."""
-    with emulator(tmp_path, PLAIN) as invoke:
-        pid, last = events_in(invoke("events")[1])
-        assert last == "data: finished 0, trace none, time left True"
-        assert events_in(invoke("break")[1]) == (pid, "")
-        assert events_in(invoke("events")[1]) == (
-            pid,
-            "data: finished 2, trace none, time left True",
-        )
-        assert b'"code": "internal"' in invoke("refuse")[1]
-        assert events_in(invoke("events")[1])[0] == pid
-
-
-def test_emulator_reads_the_trailers_of_a_cut_answer(tmp_path: Path) -> None:
-    """A reply that broke off would pass for a whole one, on Lambda only."""
-    namespace = ["unshare", *(() if os.geteuid() == 0 else ("--map-root-user",)), "--mount"]
-    probe = [*namespace, "mount", "-t", "tmpfs", "tmpfs", "/var"]
-    if subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode != 0:
-        pytest.skip("this machine lets nobody mount in a namespace")
-    with emulator(tmp_path, MANAGED, *namespace) as invoke:
-        pid, last = events_in(invoke("events")[1])
-        assert last == "data: finished 0, trace Root=1-2-3, time left True"
-        headers, content = invoke("break")
-        assert headers["Error-Type"] == "Function.BackendGone"
-        assert json.loads(content) == {**ERROR, "errorType": "BackendGone"}
-        headers, content = invoke("events")
-        assert headers["Lambda-Runtime-Function-Response-Mode"] == "streaming"
-        assert events_in(content) == (pid, "data: finished 2, trace Root=1-2-3, time left True")

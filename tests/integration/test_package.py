@@ -6,36 +6,20 @@ virtual environment has filled.
 """
 
 import asyncio
-import importlib.util
-import os
-import platform
-import shutil
 import stat
 import subprocess
-import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.fakes.runtime_api import FakeRuntimeApi
+from tests.support.package import PYTHON, SITE, Package, Unpacked, make_package
 
 pytestmark = pytest.mark.timeout(600)
 
-ROOT = Path(__file__).parents[2]
-PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-SITE = f"python/lib/{PYTHON}/site-packages"
-NOT_COPIED = shutil.ignore_patterns(
-    *(".git", ".venv", ".pal", ".cache", ".*_cache", ".hypothesis", "__pycache__", "*.pyc"),
-    *("node_modules", "build", "dist", "deployments", "deployed"),
-)
-# how Chalice ends when pip cannot download
-OUT_OF_REACH = ("Could not satisfy the requirement", "PackageDownloadError")
 LAMBDA_LIMIT = 250_000_000
 
 # Chalice's name of each function of app.py, and its id in the template
@@ -50,96 +34,11 @@ SEND = {"sqs:SendMessage"}
 TAKE = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Package:
-    """One stage's package."""
-
-    stage: str
-    folder: Path
-    template: dict[str, Any]
-
-    @property
-    def code(self) -> Path:
-        return self.folder / "deployment.zip"
-
-    @property
-    def layer(self) -> Path:
-        return self.folder / "layer-deployment.zip"
-
-    def properties(self, resource: str) -> dict[str, Any]:
-        properties: dict[str, Any] = self.template["Resources"][resource]["Properties"]
-        return properties
-
-    def functions(self) -> dict[str, dict[str, Any]]:
-        """The properties of every function, by id."""
-        return {
-            name: resource["Properties"]
-            for name, resource in self.template["Resources"].items()
-            if resource.get("Type") == "AWS::Serverless::Function"
-        }
-
-    def statements(self, function: str) -> dict[str, dict[str, Any]]:
-        """What the role of a function allows, by Sid."""
-        role, _ = self.properties(function)["Role"]["Fn::GetAtt"]
-        (policy,) = self.properties(role)["Policies"]
-        return {one["Sid"]: one for one in policy["PolicyDocument"]["Statement"]}
-
-    def text(self, value: Any) -> str:
-        """A string, with the stage put in for the parameter."""
-        text = value if isinstance(value, str) else value["Fn::Sub"]
-        return str(text).replace("${Stage}", self.stage)
-
-
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a fresh clone would hold; nothing is run in it."""
-    return shutil.copytree(
-        ROOT, tmp_path_factory.mktemp("source") / "checkout", ignore=NOT_COPIED, symlinks=True
-    )
-
-
-@pytest.fixture(scope="module")
-def dev(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    return _package("dev", source, tmp_path_factory.mktemp("dev"))
-
-
-@pytest.fixture(scope="module")
-def prod(dev: Package, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Package:
-    return _package("prod", source, tmp_path_factory.mktemp("prod"), layer_of=dev)
-
-
-def _package(stage: str, source: Path, folder: Path, *, layer_of: Package | None = None) -> Package:
-    if importlib.util.find_spec("chalice") is None:
-        _missing("chalice is not installed")
-    checkout = shutil.copytree(source, folder / "checkout", symlinks=True)
-    if layer_of is not None:
-        made = checkout / ".chalice/deployments"
-        made.mkdir()
-        for layer in (layer_of.folder.parent / ".chalice/deployments").glob("managed-layer-*"):
-            shutil.copy(layer, made)
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PAL_", "PYTHON"))}
-    command = [str(Path(sys.executable).with_name("chalice")), "package", "--stage", stage]
-    done = subprocess.run(
-        [*command, "--merge-template", "infra/resources.yaml", "out"],
-        cwd=checkout,
-        env={**own, "AWS_DEFAULT_REGION": "eu-west-1", "PYTHONDONTWRITEBYTECODE": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    for line in done.stdout.splitlines():
-        if any(sign in line for sign in OUT_OF_REACH):
-            _missing(f"the package index does not give what requirements.txt names: {line}")
-    assert done.returncode == 0, done.stdout
-    template = yaml.safe_load((checkout / "out/sam.yaml").read_text())
-    return Package(stage=stage, folder=checkout / "out", template=template)
-
-
-def _missing(reason: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+def prod_package(
+    dev_package: Package, checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Package:
+    return make_package("prod", checkout, tmp_path_factory.mktemp("prod"), layer_of=dev_package)
 
 
 def _sizes(layer: Path) -> Counter[str]:
@@ -152,23 +51,23 @@ def _sizes(layer: Path) -> Counter[str]:
 
 
 # --- the stack ------------------------------------------------------------------------------------
-def test_every_function_of_the_app_is_in_the_stack(dev: Package) -> None:
+def test_every_function_of_the_app_is_in_the_stack(dev_package: Package) -> None:
     """A function would not be deployed, or what infra adds to it would go to a name of no type."""
     from app import app
 
-    registered = [*app.pure_lambda_functions, *app.event_sources]
+    registered: list[Any] = [*app.pure_lambda_functions, *app.event_sources]
     handlers = {one.name: one.handler_string for one in registered} | {"api_handler": "app.app"}
     assert set(handlers) == set(IDS)
     expected = {IDS[name]: handler for name, handler in handlers.items()}
-    assert {name: one["Handler"] for name, one in dev.functions().items()} == expected
-    assert {one["Runtime"] for one in dev.functions().values()} == {PYTHON}
-    untyped = [name for name, one in dev.template["Resources"].items() if "Type" not in one]
+    assert {name: one["Handler"] for name, one in dev_package.functions().items()} == expected
+    assert {one["Runtime"] for one in dev_package.functions().values()} == {PYTHON}
+    untyped = [name for name, one in dev_package.template["Resources"].items() if "Type" not in one]
     assert untyped == []
 
 
-def test_functions_have_the_time_their_work_takes(dev: Package) -> None:
+def test_functions_have_the_time_their_work_takes(dev_package: Package) -> None:
     """Turns and streams would be cut off, or a hung sweep would be paid for by the hour."""
-    assert {name: one["Timeout"] for name, one in dev.functions().items()} == {
+    assert {name: one["Timeout"] for name, one in dev_package.functions().items()} == {
         "APIHandler": 30,
         "Stream": 900,
         "TurnWorker": 900,
@@ -177,20 +76,20 @@ def test_functions_have_the_time_their_work_takes(dev: Package) -> None:
     }
 
 
-def test_stream_function_streams_from_a_public_url(dev: Package) -> None:
+def test_stream_function_streams_from_a_public_url(dev_package: Package) -> None:
     """Answers would come whole at their end, or not at all, or only to those whom IAM knows."""
-    stream = dev.properties("Stream")
+    stream = dev_package.properties("Stream")
     assert stream["FunctionUrlConfig"] == {"AuthType": "NONE", "InvokeMode": "RESPONSE_STREAM"}
     wrapper = stream["Environment"]["Variables"]["AWS_LAMBDA_EXEC_WRAPPER"]
-    with zipfile.ZipFile(dev.code) as zipped:
+    with zipfile.ZipFile(dev_package.code) as zipped:
         mode = zipped.getinfo(wrapper.removeprefix("/var/task/")).external_attr >> 16
     assert stat.filemode(mode) == "-rwxr-xr-x"
-    assert set(dev.template["Outputs"]) >= {"ApiUrl", "StreamUrl"}
+    assert set(dev_package.template["Outputs"]) >= {"ApiUrl", "StreamUrl"}
 
 
-def test_api_is_regional(dev: Package) -> None:
+def test_api_is_regional(dev_package: Package) -> None:
     """An edge endpoint cuts a stream that is idle for 30 seconds."""
-    assert dev.properties("RestAPI")["EndpointConfiguration"] == "REGIONAL"
+    assert dev_package.properties("RestAPI")["EndpointConfiguration"] == "REGIONAL"
 
 
 @pytest.mark.parametrize("stage", ["dev", "prod"])
@@ -198,7 +97,7 @@ def test_worker_takes_single_turns_from_the_stages_queue(
     stage: str, request: pytest.FixtureRequest
 ) -> None:
     """Turns would wait for ever, run twice, be lost with their neighbour or in the other stage."""
-    package: Package = request.getfixturevalue(stage)
+    package: Package = request.getfixturevalue(f"{stage}_package")
     (source,) = package.properties("TurnWorker")["Events"].values()
     assert source["Type"] == "SQS"
     assert source["Properties"]["Queue"] == {"Fn::Sub": "${TurnsQueue.Arn}"}
@@ -215,19 +114,19 @@ def test_worker_takes_single_turns_from_the_stages_queue(
         assert function["Environment"]["Variables"]["PAL_TURNS_QUEUE"] == f"pal-{stage}-turns"
 
 
-def test_whoever_accepts_messages_knows_the_queue(dev: Package) -> None:
+def test_whoever_accepts_messages_knows_the_queue(dev_package: Package) -> None:
     """An accepted message would be run inside the API function, which freezes, and be cut there."""
     knowing = {
         name
-        for name, one in dev.functions().items()
+        for name, one in dev_package.functions().items()
         if one["Environment"]["Variables"].get("PAL_TURNS_QUEUE_URL") == {"Ref": "TurnsQueue"}
     }
     assert knowing == {"APIHandler", "Stream", "Sweep"}
 
 
-def test_sweep_comes_every_minute(dev: Package) -> None:
+def test_sweep_comes_every_minute(dev_package: Package) -> None:
     """A turn whose runner died, or whose dispatch was lost, would never be taken up."""
-    (event,) = dev.properties("Sweep")["Events"].values()
+    (event,) = dev_package.properties("Sweep")["Events"].values()
     assert event == {"Type": "Schedule", "Properties": {"Schedule": "rate(1 minute)"}}
 
 
@@ -243,16 +142,16 @@ def test_sweep_comes_every_minute(dev: Package) -> None:
     ],
 )
 def test_function_may_do_its_work_and_no_more(
-    dev: Package, function: str, queue: set[str], login: str
+    dev_package: Package, function: str, queue: set[str], login: str
 ) -> None:
     """One hole in one function would open the other functions' queues, logs and tables."""
-    roles = [str(one["Role"]) for one in dev.functions().values()]
+    roles = [str(one["Role"]) for one in dev_package.functions().values()]
     assert len(set(roles)) == len(roles)
     arn = "arn:${AWS::Partition}:%s:${AWS::Region}:${AWS::AccountId}:%s"
-    name = dev.text(dev.properties(function)["FunctionName"])
+    name = dev_package.text(dev_package.properties(function)["FunctionName"])
     may = {
-        (action, dev.text(one["Resource"]))
-        for one in dev.statements(function).values()
+        (action, dev_package.text(one["Resource"]))
+        for one in dev_package.statements(function).values()
         for action in one["Action"]
     }
     group = arn % ("logs", f"log-group:/aws/lambda/{name}:*")
@@ -267,19 +166,19 @@ def test_function_may_do_its_work_and_no_more(
     }
 
 
-def test_every_function_has_its_log_group(dev: Package) -> None:
+def test_every_function_has_its_log_group(dev_package: Package) -> None:
     """A function that may not make its log group would run without a log."""
     groups = [
         one["Properties"]
-        for one in dev.template["Resources"].values()
+        for one in dev_package.template["Resources"].values()
         if one["Type"] == "AWS::Logs::LogGroup"
     ]
-    names = {dev.text(one["LogGroupName"]) for one in groups}
-    assert names == {f"/aws/lambda/${{{name}}}" for name in dev.functions()}
+    names = {dev_package.text(one["LogGroupName"]) for one in groups}
+    assert names == {f"/aws/lambda/${{{name}}}" for name in dev_package.functions()}
     assert {one["RetentionInDays"] for one in groups} == {30}
 
 
-def test_only_migrate_logs_in_as_the_owner(dev: Package) -> None:
+def test_only_migrate_logs_in_as_the_owner(dev_package: Package) -> None:
     """Row-level security would be one hole in the API away from being switched off."""
     logins = {
         name: {
@@ -287,21 +186,21 @@ def test_only_migrate_logs_in_as_the_owner(dev: Package) -> None:
             for key, value in one["Environment"]["Variables"].items()
             if key.startswith("PAL_DATABASE")
         }
-        for name, one in dev.functions().items()
+        for name, one in dev_package.functions().items()
     }
     app, owner = {"Ref": "DatabaseUrl"}, {"Ref": "DatabaseOwnerUrl"}
     assert logins.pop("Migrate") == {"PAL_DATABASE_OWNER_URL": owner}
     assert all(one == {"PAL_DATABASE_URL": app} for one in logins.values())
     for parameter in (app, owner):
-        assert dev.template["Parameters"][parameter["Ref"]]["NoEcho"] is True
+        assert dev_package.template["Parameters"][parameter["Ref"]]["NoEcho"] is True
 
 
 # --- the code and the layer -----------------------------------------------------------------------
-def test_code_is_the_app_and_nothing_else(dev: Package, source: Path) -> None:
+def test_code_is_the_app_and_nothing_else(dev_package: Package, checkout: Path) -> None:
     """A missing query or migration breaks the first request; tests and caches only cost."""
-    paths = (path for path in (source / "chalicelib").rglob("*") if path.is_file())
-    library = {str(path.relative_to(source)) for path in paths}
-    with zipfile.ZipFile(dev.code) as zipped:
+    paths = (path for path in (checkout / "chalicelib").rglob("*") if path.is_file())
+    library = {str(path.relative_to(checkout)) for path in paths}
+    with zipfile.ZipFile(dev_package.code) as zipped:
         modes = {item.filename: item.external_attr >> 16 for item in zipped.infolist()}
     assert set(modes) == library | {"app.py", "chalice/__init__.py", "chalice/app.py"}
     assert {path for path in library if path.endswith(".sql")}
@@ -309,11 +208,11 @@ def test_code_is_the_app_and_nothing_else(dev: Package, source: Path) -> None:
     assert [name for name, mode in modes.items() if mode & 0o444 != 0o444] == []
 
 
-def test_layer_holds_exactly_the_requirements(dev: Package) -> None:
+def test_layer_holds_exactly_the_requirements(dev_package: Package, checkout: Path) -> None:
     """Chalice leaves out, with exit code 0, what has no wheel for Lambda; the rest only costs."""
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    lines = (checkout / "requirements.txt").read_text().splitlines()
     pinned = {line.replace("==", "-") for line in lines if line and not line.startswith("#")}
-    packages = _sizes(dev.layer)
+    packages = _sizes(dev_package.layer)
     installed = {one.removesuffix(".dist-info") for one in packages if one.endswith(".dist-info")}
     assert _plain(installed) == _plain(pinned)
     assert {"psycopg", "psycopg_binary", "aiohttp", "orjson", "pydantic"} <= set(packages)
@@ -325,11 +224,11 @@ def _plain(names: set[str]) -> set[str]:
     return {name.replace("-", "_").lower() for name in names}
 
 
-def test_package_fits_into_lambda(dev: Package, capsys: pytest.CaptureFixture[str]) -> None:
+def test_package_fits_into_lambda(dev_package: Package, capsys: pytest.CaptureFixture[str]) -> None:
     """Lambda would refuse every function: code and layers may have 250 MB together, unzipped."""
-    with zipfile.ZipFile(dev.code) as zipped:
+    with zipfile.ZipFile(dev_package.code) as zipped:
         code = sum(item.file_size for item in zipped.infolist())
-    packages = _sizes(dev.layer)
+    packages = _sizes(dev_package.layer)
     layer = packages.total()
     biggest = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in packages.most_common(5))
     with capsys.disabled():
@@ -337,9 +236,9 @@ def test_package_fits_into_lambda(dev: Package, capsys: pytest.CaptureFixture[st
     assert code + layer < LAMBDA_LIMIT
 
 
-def test_same_input_gives_the_same_code(dev: Package, prod: Package) -> None:
+def test_same_input_gives_the_same_code(dev_package: Package, prod_package: Package) -> None:
     """What was tested in one stage would not be what runs in the other."""
-    assert _contents(dev.code) == _contents(prod.code)
+    assert _contents(dev_package.code) == _contents(prod_package.code)
 
 
 def _contents(path: Path) -> list[tuple[str, int, int]]:
@@ -350,38 +249,9 @@ def _contents(path: Path) -> list[tuple[str, int, int]]:
 
 
 # --- the package at work --------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class Unpacked:
-    """The package as Lambda lays it out, and a Python that sees nothing else."""
-
-    task: Path
-    layer: Path
-
-    def command(self, *arguments: str) -> list[str]:
-        # without `site`: neither the virtual environment nor the system's packages
-        return [getattr(sys, "_base_executable", sys.executable), "-S", *arguments]
-
-    def environment(self, **more: str) -> dict[str, str]:
-        paths = os.pathsep.join([str(self.task), str(self.layer / SITE)])
-        return {"PATH": os.defpath, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **more}
-
-
-@pytest.fixture(scope="module")
-def unpacked(dev: Package, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unpacked]:
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        _missing("the layer is built for Linux on x86-64, which this machine is not")
-    folder = tmp_path_factory.mktemp("lambda")
-    made = Unpacked(task=folder / "task", layer=folder / "opt")
-    for archive, place in ((dev.code, made.task), (dev.layer, made.layer)):
-        with zipfile.ZipFile(archive) as zipped:
-            zipped.extractall(place)
-    yield made
-    shutil.rmtree(folder)
-
-
-def test_packaged_handlers_are_found(dev: Package, unpacked: Unpacked) -> None:
+def test_packaged_handlers_are_found(dev_package: Package, unpacked: Unpacked) -> None:
     """A function would fail on its first import: something it needs is not in the package."""
-    handlers = sorted(one["Handler"] for one in dev.functions().values())
+    handlers = sorted(one["Handler"] for one in dev_package.functions().values())
     program = """if True:
         import importlib, sys
         import chalicelib.stream.lambda_entry, app, psycopg
@@ -392,7 +262,7 @@ def test_packaged_handlers_are_found(dev: Package, unpacked: Unpacked) -> None:
         print(app.__file__)
     """
     done = subprocess.run(
-        unpacked.command("-c", program, *handlers),
+        [unpacked.python, "-c", program, *handlers],
         cwd=unpacked.task,
         env=unpacked.environment(),
         stdout=subprocess.PIPE,
@@ -418,7 +288,7 @@ def test_packaged_stream_function_answers(unpacked: Unpacked) -> None:
                 }
             )
             process = await asyncio.create_subprocess_exec(
-                *unpacked.command("-m", "chalicelib.stream.runtime"),
+                *(unpacked.python, "-m", "chalicelib.stream.runtime"),
                 cwd=unpacked.task,
                 env=unpacked.environment(
                     AWS_LAMBDA_RUNTIME_API=api.address,

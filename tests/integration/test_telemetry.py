@@ -5,6 +5,8 @@ import http.client
 import io
 import json
 import logging
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -390,6 +392,19 @@ def test_metrics_are_off_unless_asked_for(
     assert told.metrics() == []
 
 
+def test_on_lambda_turns_are_measured_without_asking(
+    start: Callable[..., Stack], told: Told, provider: FakeOpenAI
+) -> None:
+    """Lost if red: the alarms where they matter, or a turn that its function leaves half done."""
+    stack = start(on_lambda=True)
+    door = open_door("chalice", stack, stack.key)
+    path = f"/v1/sessions/{new_session(door)}/messages"
+    assert door.stream("POST", path, {"content": "x"}).rest()[-1].name == "message_completed"
+    # the answer waits for what is left of the turn's work, so it has all been done by now
+    assert stack.node.services.engine._tasks == set()
+    assert [one["TurnsFailed"] for one in told.metrics()] == [[0]]
+
+
 @pytest.mark.parametrize("level", ["DEBUG", "INFO"])
 def test_no_url_is_logged(level: str, start: Callable[..., Stack], told: Told) -> None:
     """Lost if red: stream tokens, which work for whoever reads them in an access log."""
@@ -429,3 +444,36 @@ def test_tracing_is_loaded_on_lambda_alone(root: Path) -> None:
         check=True,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_turn_is_a_subsegment_of_lambdas_trace() -> None:
+    """Lost if red: where a slow invocation spent its time.
+
+    The X-Ray daemon is a UDP socket of ours, and the process is told what Lambda tells it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(("127.0.0.1", 0))
+        daemon.settimeout(10)
+        program = (
+            "from chalicelib import telemetry; from chalicelib.config import load_settings;"
+            "import os; telemetry.configure(load_settings(os.environ))\n"
+            "with telemetry.span('turn'): pass"
+        )
+        trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={
+                **os.environ,
+                "AWS_LAMBDA_RUNTIME_API": "127.0.0.1:1",
+                "LAMBDA_TASK_ROOT": "/var/task",
+                "AWS_LAMBDA_FUNCTION_NAME": "stream",
+                "AWS_XRAY_DAEMON_ADDRESS": f"127.0.0.1:{daemon.getsockname()[1]}",
+                "_X_AMZN_TRACE_ID": trace,
+            },
+            check=True,
+            timeout=30,
+        )
+        sent = json.loads(daemon.recv(65_536).split(b"\n", 1)[1])
+    assert sent["name"] == "## turn"
+    assert sent["trace_id"] == "1-5759e988-bd862e3fe1be46a994272793"
+    assert sent["parent_id"] == "53995c3f42cd8ad8"

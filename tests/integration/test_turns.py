@@ -492,3 +492,31 @@ def test_plain_turn_takes_three_transactions(stack: Stack) -> None:
     http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hello"}).rest()
     stack.node.run(services.engine.wait_idle())
     assert services.db.transactions - before == 3
+
+
+def test_message_that_came_before_the_second_lapse_takes_the_cut_ones_along(
+    stack: Stack, provider: FakeOpenAI
+) -> None:
+    """Lost if red: the answer to a message that was accepted while a retaken turn was dying."""
+    http, session = start_session(stack)
+    first = Frozen(stack, provider, session, "hello")
+    expire_lease(stack)
+    provider.script(Reply(pieces=["second ", "try"], hold_at=1))
+    keeper = stack.node.services.engine.keeper
+    add, keeper.add = keeper.add, lambda turn: keeper.running.update({turn.claimed.turn_id: turn})  # type: ignore[method-assign]
+    stack.node.sweep()
+    provider.wait_requests(2)
+    keeper.add = add  # type: ignore[method-assign]
+    queued = post(http, session, "are you there?")
+    events = http.stream("GET", f"/v1/sessions/{session}/events")
+    expire_lease(stack)
+    stack.node.sweep()
+    end = events.read_until("message_completed")[-1]
+    events.close()
+    assert end.data["turnId"] == queued["turnId"]
+    assert transcript(http, session) == [
+        ("user", "hello"),
+        ("user", "are you there?"),
+        ("assistant", "echo: are you there?"),
+    ]
+    first.wake()

@@ -1,0 +1,139 @@
+"""The app as `chalice package` makes it, and as Lambda lays it out."""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.skipping import skip_except_in_ci
+
+ROOT = Path(__file__).parents[2]
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+SITE = f"python/lib/{PYTHON}/site-packages"
+NOT_COPIED = shutil.ignore_patterns(
+    *(".git", ".venv", ".pal", ".cache", ".*_cache", ".hypothesis", "__pycache__", "*.pyc"),
+    *("node_modules", "build", "dist", "deployments", "deployed"),
+)
+# how Chalice ends when pip cannot download
+OUT_OF_REACH = ("Could not satisfy the requirement", "PackageDownloadError")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """One stage's package."""
+
+    stage: str
+    folder: Path
+    template: dict[str, Any]
+
+    @property
+    def code(self) -> Path:
+        return self.folder / "deployment.zip"
+
+    @property
+    def layer(self) -> Path:
+        return self.folder / "layer-deployment.zip"
+
+    def properties(self, resource: str) -> dict[str, Any]:
+        properties: dict[str, Any] = self.template["Resources"][resource]["Properties"]
+        return properties
+
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """The properties of every function, by id."""
+        return {
+            name: resource["Properties"]
+            for name, resource in self.template["Resources"].items()
+            if resource.get("Type") == "AWS::Serverless::Function"
+        }
+
+    def statements(self, function: str) -> dict[str, dict[str, Any]]:
+        """What the role of a function allows, by Sid."""
+        role, _ = self.properties(function)["Role"]["Fn::GetAtt"]
+        (policy,) = self.properties(role)["Policies"]
+        return {one["Sid"]: one for one in policy["PolicyDocument"]["Statement"]}
+
+    def text(self, value: Any) -> str:
+        """A string, with the stage put in for the parameter."""
+        text = value if isinstance(value, str) else value["Fn::Sub"]
+        return str(text).replace("${Stage}", self.stage)
+
+
+def copy_checkout(place: Path) -> Path:
+    """What a fresh clone would hold; nothing is run in it."""
+    return shutil.copytree(ROOT, place, ignore=NOT_COPIED, symlinks=True)
+
+
+def make_package(
+    stage: str, source: Path, folder: Path, *, layer_of: Package | None = None
+) -> Package:
+    """What `chalice package` makes of a copy of `source`, with another stage's layer if told."""
+    if importlib.util.find_spec("chalice") is None:
+        skip_except_in_ci("chalice is not installed")
+    checkout = shutil.copytree(source, folder / "checkout", symlinks=True)
+    if layer_of is not None:
+        made = checkout / ".chalice/deployments"
+        made.mkdir()
+        for layer in (layer_of.folder.parent / ".chalice/deployments").glob("managed-layer-*"):
+            shutil.copy(layer, made)
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PAL_", "PYTHON"))}
+    command = [str(Path(sys.executable).with_name("chalice")), "package", "--stage", stage]
+    done = subprocess.run(
+        [*command, "--merge-template", "infra/resources.yaml", "out"],
+        cwd=checkout,
+        env={**own, "AWS_DEFAULT_REGION": "eu-west-1", "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    for line in done.stdout.splitlines():
+        if any(sign in line for sign in OUT_OF_REACH):
+            skip_except_in_ci(
+                f"the package index does not give what requirements.txt names: {line}"
+            )
+    assert done.returncode == 0, done.stdout
+    template = yaml.safe_load((checkout / "out/sam.yaml").read_text())
+    return Package(stage=stage, folder=checkout / "out", template=template)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpacked:
+    """The package as Lambda lays it out, and a Python that sees nothing else."""
+
+    task: Path
+    layer: Path
+    python: Path
+
+    @property
+    def packages(self) -> Path:
+        return self.layer / SITE
+
+    def environment(self, **more: str) -> dict[str, str]:
+        paths = os.pathsep.join([str(self.task), str(self.packages)])
+        return {"PATH": os.defpath, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **more}
+
+
+def unpack(package: Package, folder: Path) -> Unpacked:
+    """Lay the package out in this folder."""
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        skip_except_in_ci("the layer is built for Linux on x86-64, which this machine is not")
+    made = Unpacked(task=folder / "task", layer=folder / "opt", python=folder / "bin" / PYTHON)
+    for archive, place in ((package.code, made.task), (package.layer, made.layer)):
+        with zipfile.ZipFile(archive) as zipped:
+            zipped.extractall(place)
+            for item in zipped.infolist():
+                (place / item.filename).chmod(item.external_attr >> 16)
+    made.python.parent.mkdir()
+    base = getattr(sys, "_base_executable", sys.executable)
+    # without `site`: neither the virtual environment nor the system's packages
+    made.python.write_text(f'#!/bin/sh\nexec "{base}" -S "$@"\n')
+    made.python.chmod(0o755)
+    return made
