@@ -231,8 +231,13 @@ class Engine:
             error=event.reason,
         )
         kind = "provider_attempt_failed"
-        async with self._db.tenant(claimed.tenant_id) as tx:
-            seq = await store.append_event(tx, claimed, kind=kind, event=data, lease=self._lease)
+        try:
+            async with self._db.tenant(claimed.tenant_id) as tx:
+                seq = await store.append_event(
+                    tx, claimed, kind=kind, event=data, lease=self._lease
+                )
+        except PalError:
+            return  # an event that readers may ignore must not cost them the answer
         if seq is None:
             turn.end("lost")
             return

@@ -60,6 +60,7 @@ class Feed:
     """One session as this process sees it. `seq` is None until the log's end is known."""
 
     __slots__ = (
+        "again",
         "ahead",
         "fetching",
         "opening",
@@ -79,6 +80,7 @@ class Feed:
         self.opening = 0
         self.watched_until = 0.0
         self.woken = 0
+        self.again = False
         self.fetching: asyncio.Task[None] | None = None
 
 
@@ -125,13 +127,13 @@ class Hub:
             self._fetch(feed)
 
     def deleted(self, session_id: str) -> None:
-        """The session is gone: its readers end, in mid-turn with an error."""
+        """The session is gone: its readers end, those of a turn with an error."""
         feed = self.feeds.get(session_id)
         if feed is None:
             return
         error = {"sessionId": session_id, "error": "The session was deleted."}
         for reader in tuple(feed.readers):
-            if turn := reader.position.turn_id:
+            if turn := reader.position.turn_id or reader.only_turn:
                 body = {**error, "turnId": turn, "code": "session_deleted"}
                 reader.push("message_error", orjson.dumps(body).decode())
             reader.close()
@@ -266,20 +268,22 @@ class Hub:
             self._fetch(feed)
 
     def _fetch(self, feed: Feed) -> None:
+        # what is being read now may have been asked for before the news was written
+        feed.again = True
         if feed.fetching is None:
             feed.fetching = self._spawn(self._fetch_rows(feed))
 
     async def _fetch_rows(self, feed: Feed) -> None:
         try:
-            while feed.seq is not None and feed.readers:
+            while feed.again and feed.seq is not None and feed.readers:
+                feed.again = False
                 rows = await self._read(feed, after=feed.seq)
                 if rows and rows[0].seq > feed.seq + 1:
                     feed.seq = rows[0].seq - 1  # the log has no gaps but what has expired
                 for row in rows:
                     feed.ahead.setdefault(row.seq, row)
                 self._advance(feed)
-                if len(rows) < _PAGE:
-                    break
+                feed.again = feed.again or len(rows) == _PAGE
             for reader in tuple(feed.readers):
                 if reader.attached:
                     self._sync_live(feed, reader)

@@ -113,9 +113,9 @@ class Keeper:
             _log.warning("deltas not logged", extra={"action": "flush_error", "error": exc.code})
             return
         self.flushes += 1
-        told = {row.session_id: row for row in written}
+        told = {row.turn_id: row for row in written}
         for turn, text in zip(turns, given, strict=True):
-            row = told[text.session_id]
+            row = told[text.turn_id]
             if row.stale:
                 turn.end("lost")
                 continue

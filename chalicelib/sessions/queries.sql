@@ -161,13 +161,13 @@ WITH given AS (
     SELECT session_id, seq, tenant_id, 'delta', turn_id, generation, start, text
     FROM head WHERE text <> ''
 )
-SELECT g.session_id, head.seq, coalesce(head.cancel_requested, false),
+SELECT g.turn_id, head.seq, coalesce(head.cancel_requested, false),
        coalesce(head.watched, false), head.session_id IS NOT NULL AS written,
        h.session_id IS NULL OR h.running_turn IS DISTINCT FROM g.turn_id
            OR h.generation <> g.generation AS stale,
        CASE WHEN head.watched AND g.text <> ''
             THEN pg_notify('pal_feed', g.session_id || ' ' || head.seq) END
-FROM given g LEFT JOIN head USING (session_id)
+FROM given g LEFT JOIN head USING (session_id, turn_id)
 LEFT JOIN session_heads h ON h.session_id = g.session_id
 
 -- append_event --

@@ -100,7 +100,7 @@ class Reader:
         self.last_given = self._last_event = monotonic()
         self._idle: float | None = None
         self._ends_at: float | None = None
-        self._only_turn = only_turn
+        self.only_turn = only_turn
         self._most = most
         self._held = 0
         self._queue: deque[FeedEvent] = deque()
@@ -119,12 +119,12 @@ class Reader:
         if row.kind == "turn_started" and self._wants(row.turn_id):
             position.turn_id, position.generation = row.turn_id, row.generation or 0
             position.offset = position.count = 0
-        ends = row.kind in ENDS and row.turn_id == (self._only_turn or row.turn_id)
+        ends = row.kind in ENDS and row.turn_id == (self.only_turn or row.turn_id)
         if ends:
             position.turn_id = None
         if self._wants(row.turn_id):
             self.push(row.kind, row.data or "{}")
-        if ends and self._only_turn:
+        if ends and self.only_turn:
             self.close()
 
     def take_piece(self, turn_id: str, generation: int, piece: LivePiece) -> None:
@@ -171,7 +171,7 @@ class Reader:
 
     def follow_only(self, turn_id: str) -> None:
         """Become the stream of this turn; call before anything was taken."""
-        self._only_turn = turn_id
+        self.only_turn = turn_id
 
     def close(self) -> None:
         """End the stream once what is held has been given."""
@@ -196,7 +196,7 @@ class Reader:
             self._waiter = None
 
     def _wants(self, turn_id: str | None) -> bool:
-        return self._only_turn is None or turn_id == self._only_turn
+        return self.only_turn is None or turn_id == self.only_turn
 
     def _take_text(
         self, turn_id: str, generation: int, start: int, text: str, as_json: str | None

@@ -99,7 +99,7 @@ class PendingText:
 class Written:
     """What became of a PendingText: `written` (or skipped this time), `stale`: stop the turn."""
 
-    session_id: str
+    turn_id: str
     seq: int | None
     cancel_requested: bool
     watched: bool

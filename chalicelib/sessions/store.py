@@ -184,7 +184,7 @@ async def write_deltas(tx: Tx, given: list[PendingText], *, lease: float) -> lis
     cur = await tx.execute(_QUERIES["write_deltas"], values)
     return [
         Written(
-            session_id=row[0],
+            turn_id=row[0],
             seq=row[1],
             cancel_requested=row[2],
             watched=row[3],

@@ -9,9 +9,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chalicelib.ids import new_id
+from chalicelib.sessions import store
 from chalicelib.sessions.lifecycle import NewMessage
 from chalicelib.sessions.reader import FeedEvent, Reader
 from chalicelib.sessions.resume import open_events
+from chalicelib.sessions.rows import PendingText
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import HttpClient, text_of
 from tests.support.process import GatewayProcess
@@ -298,3 +301,109 @@ def test_provider_attempt_failed_is_told_and_the_next_one_answers(
     assert failed.data["model"] == "first"
     assert text_of(events) == "echo: hello"
     assert events[-1].name == "message_completed"
+
+
+def test_news_that_comes_while_the_log_is_read_is_read_too(stack: Stack) -> None:
+    """Lost if red: an event, until the next one comes, whenever two are written at once."""
+    _, session = start_session(stack)
+    other, hub = stack.another_node(), stack.node.services.hub
+
+    async def nowhere(tenant_id: str, session_id: str) -> None:
+        return None
+
+    other.services.sessions.dispatch = nowhere
+    caller = stack.caller
+    visitor = Visitor(stack, stack.node, session)
+    visitor.open()
+    visitor.read()
+    reading, go_on = asyncio.Event(), asyncio.Event()
+    real = hub._read
+
+    async def slow(feed: Any, *, after: int) -> Any:
+        rows = await real(feed, after=after)
+        if rows:
+            reading.set()
+            await go_on.wait()
+        return rows
+
+    hub._read = slow  # type: ignore[method-assign]
+
+    def post(content: str) -> None:
+        other.run(other.services.sessions.post(caller, session, NewMessage(content=content)))
+
+    async def woken(seq: int) -> None:
+        async with asyncio.timeout(10):
+            await reading.wait()
+            while hub.feeds[session].woken < seq:
+                await asyncio.sleep(0.01)
+            go_on.set()
+
+    async def both() -> list[str]:
+        assert visitor._opened is not None
+        seen: list[str] = []
+        async with asyncio.timeout(10):
+            while len(seen) < 2:
+                batch = await anext(visitor._opened[1])
+                seen += [json.loads(one.data)["content"] for one in batch if one.name]
+        return seen
+
+    post("first")
+    post("second")
+    stack.node.run(woken(2))
+    assert stack.node.run(both()) == ["first", "second"]
+    visitor.close()
+
+
+def test_two_turns_of_one_session_in_one_keeper_are_told_apart(stack: Stack) -> None:
+    """Lost if red: the fence, where a turn was cut and taken up again in the same process."""
+    _, session = start_session(stack)
+    services, caller = stack.node.services, stack.caller
+
+    async def claim_twice() -> list[tuple[str, bool, bool]]:
+        claimed = []
+        for _ in range(2):
+            services.engine.draining = True
+            async with services.db.tenant(caller.tenant_id) as tx:
+                await store.lock_head(tx, session)
+                if claimed:
+                    cut = await store.cut_turn(
+                        tx, session_id=session, new_turn=new_id("tur"), error="cut"
+                    )
+                    assert cut is not None
+                else:
+                    await store.accept_message(
+                        tx,
+                        session_id=session,
+                        message_id=new_id("msg"),
+                        new_turn=new_id("tur"),
+                        content="hello",
+                        attachments=None,
+                        hints=None,
+                        event='{"turnId":""}',
+                    )
+            async with services.db.tenant(caller.tenant_id) as tx:
+                await store.lock_head(tx, session)
+                turn = await store.claim_turn(
+                    tx, tenant_id=caller.tenant_id, session_id=session, lease=0.0
+                )
+                assert turn is not None
+                claimed.append(turn)
+        given = [
+            PendingText(
+                session_id=session,
+                turn_id=turn.turn_id,
+                generation=turn.generation,
+                start=0,
+                text="x",
+            )
+            for turn in claimed
+        ]
+        async with services.db.tenant(caller.tenant_id) as tx:
+            written = await store.write_deltas(tx, given, lease=60)
+        told = {one.turn_id: one for one in written}
+        return [
+            (turn.turn_id, told[turn.turn_id].written, told[turn.turn_id].stale) for turn in claimed
+        ]
+
+    told = stack.node.run(claim_twice())
+    assert [(written, stale) for _, written, stale in told] == [(False, True), (True, False)]
