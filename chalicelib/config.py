@@ -167,6 +167,9 @@ class Settings:
     turns_queue_url: str = _setting(
         _TEXT, "", "SQS queue that turns are sent to; unset, they run in this process."
     )
+    turns_queue: str = _setting(
+        _TEXT, "pal-dev-turns", "Name of that queue, read when the functions are packaged."
+    )
     stream_idle: float = _setting(
         _duration(1, 900), 60.0, "On Lambda, an events stream ends after this long without a turn."
     )

@@ -7,13 +7,14 @@ import orjson
 from chalice.app import Blueprint, CloudWatchEvent, Rate, SQSEvent
 
 from chalicelib import bridge
-from chalicelib.config import settings
+from chalicelib.config import Settings, settings
 from chalicelib.db.migrate import migrate as apply_migrations
 from chalicelib.services import services
 
 blueprint = Blueprint(__name__)
 
-_TURNS_QUEUE = os.environ.get("PAL_TURNS_QUEUE", "pal-dev-turns")
+# part of the package, so it is read where Chalice imports this to package it
+_TURNS_QUEUE = os.environ.get("PAL_TURNS_QUEUE") or Settings.turns_queue
 _UNCLAIMED_SECONDS = 60.0
 
 

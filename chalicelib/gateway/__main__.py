@@ -7,6 +7,8 @@ or the migrate function.
 import asyncio
 import sys
 
+import psycopg
+
 from app import app
 from chalicelib import telemetry
 from chalicelib.config import Settings, SettingsError, settings
@@ -21,7 +23,11 @@ def main() -> int:
         telemetry.configure(ours)
         if not ours.database_url:
             raise SettingsError("PAL_DATABASE_URL must be a postgresql:// URL; it is not set.")
-        if missing := asyncio.run(pending(ours.database_url)):
+        try:
+            missing = asyncio.run(pending(ours.database_url))
+        except psycopg.OperationalError as exc:
+            raise SettingsError("PAL_DATABASE_URL cannot be connected to.") from exc
+        if missing:
             raise SettingsError(f"The database lacks migrations: {', '.join(missing)}.")
         sock = bind(ours.host, ours.port)
     except (SettingsError, PortTaken) as exc:
