@@ -88,6 +88,15 @@ _SECRET: Final = _Rule(read=Secret, allowed="a text")
 _SWITCH: Final = _Rule(read=_read_switch, allowed="1, true, on, 0, false or off")
 
 
+def _read_queue(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,80}", text):
+        raise ValueError(text)
+    return text
+
+
+_QUEUE: Final = _Rule(read=_read_queue, allowed="1 to 80 letters, digits, - and _")
+
+
 def _read_url(text: str) -> Secret:
     if not re.match(r"postgres(ql)?://", text):
         raise ValueError(text)
@@ -168,7 +177,7 @@ class Settings:
         _TEXT, "", "SQS queue that turns are sent to; unset, they run in this process."
     )
     turns_queue: str = _setting(
-        _TEXT, "pal-dev-turns", "Name of that queue, read when the functions are packaged."
+        _QUEUE, "pal-dev-turns", "Name of that queue, read when the functions are packaged."
     )
     stream_idle: float = _setting(
         _duration(1, 900), 60.0, "On Lambda, an events stream ends after this long without a turn."
