@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import io
 import json
 import logging
 import re
@@ -66,7 +67,9 @@ class OpenAIProvider:
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         try:
-            async with self._http(aiohttp).post(self._url, data=body, headers=headers) as response:
+            # a body over 1 MB in one write would hold up every other stream of the process
+            data = body if len(body) <= 1 << 20 else io.BytesIO(body)
+            async with self._http(aiohttp).post(self._url, data=data, headers=headers) as response:
                 if response.status != 200:
                     raise await self._refusal(response)
                 reader = ChunkReader(provider=self.name, model=self.model)

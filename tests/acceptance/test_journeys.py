@@ -120,3 +120,28 @@ def test_provider_failure_ends_the_turn_and_the_session_goes_on(
     assert [one["role"] for one in body["messages"]] == ["user", "user"]
     events = door.stream("POST", f"/v1/sessions/{session}/messages", {"content": "third"}).rest()
     assert events[-1].data["text"] == "echo: third"
+
+
+def test_long_session_is_cut_to_its_newest_and_paged_whole(door: Door, stack: Stack) -> None:
+    """Lost if red: the page of a long conversation, or its beginning."""
+    session = new_session(door)
+    for _ in range(6):
+        door.stream("POST", f"/v1/sessions/{session}/messages", {"content": "x" * 199_000}).rest()
+    stack.database.rows(
+        "UPDATE pal.messages SET content = repeat('y', 900000) WHERE role = 'assistant'"
+    )
+    body = door.call("GET", f"/v1/sessions/{session}").json
+    assert body["messagesTruncated"] is True
+    assert 0 < len(body["messages"]) < 12
+    assert sum(len(one["content"]) for one in body["messages"]) <= 4 << 20
+    seen: list[str] = []
+    path = f"/v1/sessions/{session}/messages?pageSize=5"
+    while True:
+        page = door.call("GET", path)
+        seen += [one["id"] for one in page.json["messages"]]
+        token = page.headers.get("x-next-page-token")
+        if not token:
+            break
+        path = f"/v1/sessions/{session}/messages?pageSize=5&pageToken={token}"
+    assert len(seen) == len(set(seen)) == 12
+    assert seen[-len(body["messages"]) :] == [one["id"] for one in body["messages"]]
