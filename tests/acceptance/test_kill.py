@@ -33,17 +33,21 @@ def test_killed_process_loses_no_accepted_message_and_answers_none_twice(
         killer.start()
         try:
             while sent < TURNS:
-                session = dice.choice(sessions)
+                session = sessions[sent % len(sessions)]
                 content = f"message {sent} of five words"
                 reply = client.call(
-                    "POST", f"/v1/sessions/{session}/messages", {"content": content}
+                    "POST",
+                    f"/v1/sessions/{session}/messages",
+                    {"content": content},
+                    # a message whose answer was lost in the kill is sent again, as a client would
+                    headers={"Idempotency-Key": f"message-{sent}"},
                 )
                 if reply.status == 202:
                     accepted.setdefault(session, []).append(content)
                     sent += 1
                 threading.Event().wait(dice.uniform(0.0, 0.08))
         except (OSError, http_client.HTTPException):
-            pass  # killed in mid-request: that one was not accepted, or its answer was lost
+            pass  # killed in mid-request: it was not accepted, or its answer was lost
         killer.join()
     survivor = make_gateway(**lease)
     client = HttpClient(survivor.base, stack.key)
