@@ -12,7 +12,8 @@ import pytest
 
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import HttpClient, text_of
-from tests.support.postgres import TestDatabase, free_port
+from tests.support.postgres import OLDEST, TestDatabase, free_port, oldest
+from tests.support.skipping import skip_except_in_ci
 
 READY = re.compile(r"ready (http://127\.0\.0\.1:\d+) key=(pal_\S+)")
 
@@ -168,6 +169,27 @@ def test_existing_postgres_is_used_in_place_of_the_embedded_one(
         assert client.call("GET", "/healthz").json == {"status": "ok", "database": "ok"}
     finally:
         dev.close()
+
+
+def test_oldest_supported_postgres_will_do(root: Path, settings: dict[str, str]) -> None:
+    """Lost if red: everyone whose Postgres is not the newest, or wants a password."""
+    if OLDEST is None:
+        skip_except_in_ci("there is no Postgres 15 (postgresql-15)")
+    with (
+        tempfile.TemporaryDirectory(prefix="pal-pg15-", ignore_cleanup_errors=True) as folder,
+        oldest(Path(folder)) as url,
+    ):
+        for _ in range(2):  # the second time the logins are there already
+            dev = Dev(root, **settings, PAL_DATABASE_URL=url)
+            try:
+                client = dev.client()
+                session = client.call("POST", "/v1/sessions", {"agentName": "guide"}).json["id"]
+                path = f"/v1/sessions/{session}/messages"
+                events = client.stream("POST", path, {"content": "Hello!"}).rest()
+                assert events[-1].name == "message_completed"
+                assert client.call("GET", f"/v1/sessions/{session}").json["status"] == "active"
+            finally:
+                dev.close()
 
 
 @pytest.mark.parametrize(

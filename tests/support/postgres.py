@@ -22,6 +22,10 @@ from chalicelib.gateway.postgres import embedded
 
 TEMPLATE = "pal_template"
 
+_DEBIANS_15 = Path("/usr/lib/postgresql/15/bin")
+OLDEST = _DEBIANS_15 if _DEBIANS_15.exists() else None
+"""The programs of a Postgres 15, None where there is none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TestDatabase:
@@ -123,6 +127,42 @@ def cluster(folder: Path, *, pooled: bool) -> Iterator[Cluster]:
         with pgbouncer(folder, made.socket_dir) as address:
             made.pooler = address
             yield made
+
+
+@contextmanager
+def oldest(folder: Path) -> Iterator[str]:
+    """A Postgres 15, the oldest that is supported, with passwords: its superuser's URL."""
+    assert OLDEST is not None
+    folder.chmod(0o777)
+    user = "postgres" if os.geteuid() == 0 else None
+    secret = folder / "secret"
+    secret.write_text("a secret: 50%")
+    data, port = folder / "data", free_port()
+    subprocess.run(
+        [
+            OLDEST / "initdb",
+            "-D",
+            data,
+            "-U",
+            "postgres",
+            "-A",
+            "scram-sha-256",
+            "--pwfile",
+            secret,
+        ],
+        user=user,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+    control = [OLDEST / "pg_ctl", "-D", data, "-w", "-l", folder / "log"]
+    quiet = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL, "check": True}
+    subprocess.run([*control, "-o", options, "start"], **quiet)  # type: ignore[call-overload]
+    try:
+        yield f"postgresql://postgres:a%20secret%3A%2050%25@127.0.0.1:{port}/postgres"
+    finally:
+        subprocess.run([*control, "-m", "fast", "stop"], **quiet)  # type: ignore[call-overload]
 
 
 def find_pgbouncer() -> str | None:
