@@ -1,0 +1,1 @@
+"""Sessions: the turn queue, the engine that runs turns, and the feed of their events."""

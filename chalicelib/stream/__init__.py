@@ -1,0 +1,1 @@
+"""The routes that stream: their handler, SSE, and the loop that lets Lambda stream."""
