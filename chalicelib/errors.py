@@ -6,6 +6,7 @@
     ├── Forbidden 403
     ├── NotFound 404                also another tenant's object
     ├── MethodNotAllowed 405
+    ├── RequestTimeout 408
     ├── Conflict 409
     │   ├── IdempotencyConflict     same key, other body
     │   └── InProgress              same key, the first call still runs
@@ -80,6 +81,12 @@ class MethodNotAllowed(PalError):
     """405, with an `Allow` header."""
 
     status, code = 405, "method_not_allowed"
+
+
+class RequestTimeout(PalError):
+    """408: the request did not come whole in time."""
+
+    status, code = 408, "request_timeout"
 
 
 class Conflict(PalError):

@@ -117,11 +117,12 @@ async def list_messages(request: Request[None]) -> Any:
     call = request.call
     session_id = require_session_id(call.params["session_id"])
     token = _read_token(call.query.get("pageToken"), 2)
-    after = (0, "")
+    after = (0, 0)
     if token is not None:
-        if not (type(token[0]) is int and is_id(str(token[1]), "msg")):
+        whole = all(type(part) is int for part in token)
+        if not (whole and 0 <= token[0] < 2**31 and 0 <= token[1] < 2**63):
             raise _bad_token()
-        after = (min(token[0], 2**31 - 1), token[1])
+        after = (token[0], token[1])
     size = call.page_size()
     found = await request.services.sessions.page(
         request.caller, session_id, after=after, most=size + 1
@@ -130,7 +131,7 @@ async def list_messages(request: Request[None]) -> Any:
     headers = {}
     if len(found) > size:
         last = found[size - 1]
-        headers = _next_page([last.turn_ordinal, last.id])
+        headers = _next_page([last.turn_ordinal, last.seq])
     return Answer(body=body, headers=headers)
 
 

@@ -20,7 +20,7 @@ from chalicelib import config
 from chalicelib.api.app import PalApp, new_request_id, proxy_response
 from chalicelib.api.call import BODY_AT_MOST, Call, error_answer, no_path, too_large
 from chalicelib.api.cors import cors_headers
-from chalicelib.errors import PalError
+from chalicelib.errors import PalError, RequestTimeout
 from chalicelib.gateway.routes import RouteTable, fill
 from chalicelib.stream.handler import respond, streams
 from chalicelib.stream.response import Streamed
@@ -28,6 +28,8 @@ from chalicelib.stream.response import Streamed
 _log = logging.getLogger(__name__)
 
 THREADS = 8
+BODY_SECONDS = 30.0
+"""A request whose body has not come whole by then is given up."""
 
 
 class Gateway:
@@ -48,12 +50,18 @@ class Gateway:
         }
         answer: Streamed | dict[str, Any]
         try:
-            body = await _read_body(receive, headers)
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _read_body(receive, headers)
             if body is None:
                 return  # the caller hung up before it had sent its request
             answer = await self._answer(scope, headers, body, request_id)
         except PalError as exc:
             answer = _refusal(exc, headers, request_id)
+        except TimeoutError:
+            late = RequestTimeout(
+                f"The body did not come within {BODY_SECONDS:g} s.", headers={"Connection": "close"}
+            )
+            answer = _refusal(late, headers, request_id)
         except Exception:
             _log.exception("a call broke", extra={"action": "view_broke"})
             error = PalError("Something went wrong on our side.")

@@ -10,11 +10,7 @@ import logging
 import time
 from collections.abc import Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from chalicelib import telemetry
 from chalicelib.db import Database
@@ -22,23 +18,15 @@ from chalicelib.errors import PalError, TurnCancelled, TurnTimedOut, Unavailable
 from chalicelib.ids import new_id
 from chalicelib.providers import AttemptFailed, Finished, Provider, TextDelta
 from chalicelib.sessions import log, store
+from chalicelib.sessions.ending import CANCELLED, Reply, end_of, to_json
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.keeper import Keeper, RunningTurn, delta_row
-from chalicelib.sessions.prompt import build_request, history_entries
-from chalicelib.sessions.rows import ClaimedTurn, LogRow, PendingText, TurnEnd
+from chalicelib.sessions.prompt import build_request
+from chalicelib.sessions.rows import ClaimedTurn, LogRow, PendingText
 
 _log = logging.getLogger(__name__)
 
 _CUT: Final = "The turn was cut off before it ended; its messages are taken up again."
-
-
-@dataclass(kw_only=True)
-class _Reply:
-    """What one run of a turn came to."""
-
-    finished: Finished | None = None
-    error: PalError | None = None
-    first_token: float | None = None
 
 
 class Engine:
@@ -69,8 +57,13 @@ class Engine:
         self._spawn(self.run_session(tenant_id, session_id, claimed))
         return claimed.turn_id
 
-    def cancel(self, session_id: str) -> None:
-        """End the turn of this session that runs here, if one does."""
+    def cancel(self, turn_id: str) -> None:
+        """End this turn, if it runs here."""
+        if turn := self.keeper.running.get(turn_id):
+            turn.end("cancelled")
+
+    def forget(self, session_id: str) -> None:
+        """End what runs here of a session that was deleted."""
         for turn in tuple(self.keeper.running.values()):
             if turn.claimed.session_id == session_id:
                 turn.end("cancelled")
@@ -182,11 +175,11 @@ class Engine:
         self._tell(reply, duration=time.monotonic() - began)
         return more
 
-    async def _work(self, turn: RunningTurn, began: float) -> _Reply:
+    async def _work(self, turn: RunningTurn, began: float) -> Reply:
         if turn.claimed.cancel_requested:
             turn.ending = "cancelled"
-            return _Reply(error=TurnCancelled("The turn was cancelled."))
-        reply = _Reply()
+            return Reply(error=TurnCancelled(CANCELLED))
+        reply = Reply()
         turn.work = asyncio.get_running_loop().create_task(self._produce(turn, reply, began))
         try:
             async with asyncio.timeout(self._timeout):
@@ -198,7 +191,7 @@ class Engine:
         except asyncio.CancelledError:
             if turn.ending is None:
                 raise
-            reply.error = TurnCancelled("The turn was cancelled.")
+            reply.error = TurnCancelled(CANCELLED)
         except Exception as exc:
             # a fault of an adapter's; its text may hold a message, so only its kind is told
             _log.error(
@@ -209,7 +202,7 @@ class Engine:
             reply.error = PalError("The model's answer could not be read.", code="provider_error")
         return reply
 
-    async def _produce(self, turn: RunningTurn, reply: _Reply, began: float) -> None:
+    async def _produce(self, turn: RunningTurn, reply: Reply, began: float) -> None:
         async with aclosing(self._provider.stream(build_request(turn.claimed))) as events:
             async for event in events:
                 if isinstance(event, TextDelta):
@@ -223,7 +216,7 @@ class Engine:
 
     async def _append_failure(self, turn: RunningTurn, event: AttemptFailed) -> None:
         claimed = turn.claimed
-        data = _json(
+        data = to_json(
             sessionId=claimed.session_id,
             turnId=claimed.turn_id,
             provider=event.provider,
@@ -251,8 +244,8 @@ class Engine:
         return False
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────
-    async def _commit(self, turn: RunningTurn, reply: _Reply) -> bool:
-        end = _end_of(turn, reply)
+    async def _commit(self, turn: RunningTurn, reply: Reply) -> bool:
+        end = end_of(turn, reply)
         claimed = turn.claimed
         deadline = time.monotonic() + self._lease
         tried = False
@@ -260,6 +253,12 @@ class Engine:
             try:
                 async with self._db.tenant(claimed.tenant_id) as tx:
                     ended = await store.end_turn(tx, claimed, end)
+                    if ended is None and end.status == "completed":
+                        # cancelled at the last moment, if the lease is still this runner's
+                        cancelled = Reply(error=TurnCancelled(CANCELLED))
+                        ended = await store.end_turn(tx, claimed, end_of(turn, cancelled))
+                        if ended is not None:
+                            end, reply.error = end_of(turn, cancelled), cancelled.error
                     if ended is None and tried:
                         # an earlier try may have committed before its connection broke
                         known = await log.finished_turn(
@@ -293,7 +292,7 @@ class Engine:
         )
         return queued is not None
 
-    def _tell(self, reply: _Reply, *, duration: float) -> None:
+    def _tell(self, reply: Reply, *, duration: float) -> None:
         finished, error = reply.finished, reply.error
         failed = error is not None and not isinstance(error, TurnCancelled)
         _log.info(
@@ -315,75 +314,6 @@ class Engine:
         )
 
 
-def _end_of(turn: RunningTurn, reply: _Reply) -> TurnEnd:
-    claimed, finished = turn.claimed, reply.finished
-    now = datetime.now(UTC)
-    if reply.error is not None or finished is None:
-        error = reply.error or PalError("The model gave no answer.", code="provider_error")
-        return TurnEnd(
-            status="failed",
-            kind="message_error",
-            event=_json(
-                sessionId=claimed.session_id,
-                turnId=claimed.turn_id,
-                error=error.message,
-                code=error.code,
-            ),
-            # what the user said stays said, though it was not answered
-            appended=history_entries(claimed, message_id=None, reply=None, at=now),
-            error_code=error.code,
-            error=error.message,
-        )
-    message_id, text = new_id("msg"), turn.live.text()
-    return TurnEnd(
-        status="completed",
-        kind="message_completed",
-        event=completed_data(
-            session_id=claimed.session_id,
-            turn_id=claimed.turn_id,
-            text=text,
-            tokens_in=finished.tokens_in,
-            tokens_out=finished.tokens_out,
-            cost_usd=finished.cost_usd,
-            message_id=message_id,
-            finish_reason=finished.reason,
-        ),
-        appended=history_entries(claimed, message_id=message_id, reply=text, at=now),
-        start=turn.logged,
-        tail=text[turn.logged :],
-        message_id=message_id,
-        text=text,
-        provider=finished.provider,
-        model=finished.model,
-        tokens_in=finished.tokens_in,
-        tokens_out=finished.tokens_out,
-        cost_usd=finished.cost_usd,
-        finish_reason=finished.reason,
-    )
-
-
-def completed_data(
-    *,
-    session_id: str,
-    turn_id: str,
-    text: str,
-    tokens_in: int | None,
-    tokens_out: int | None,
-    cost_usd: float | None,
-    message_id: str | None,
-    finish_reason: str | None,
-) -> str:
-    """The data of `message_completed`, as the contract has it."""
-    return _json(
-        sessionId=session_id,
-        turnId=turn_id,
-        text=text,
-        usage={"tokensIn": tokens_in, "tokensOut": tokens_out, "costUsd": cost_usd},
-        messageId=message_id,
-        finishReason=finish_reason,
-    )
-
-
 def _event_row(seq: int, kind: str, turn_id: str, generation: int, data: str) -> LogRow:
     return LogRow(
         seq=seq,
@@ -392,7 +322,3 @@ def _event_row(seq: int, kind: str, turn_id: str, generation: int, data: str) ->
         generation=generation,
         data=data,
     )
-
-
-def _json(**fields: Any) -> str:
-    return orjson.dumps(fields).decode()

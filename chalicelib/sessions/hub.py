@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 90.0
 _PAGE: Final = 200
 _REORDER_WAIT: Final = 0.02
+_READ_AGAIN: Final = 1.0
 
 
 class LiveTurn:
@@ -133,6 +134,8 @@ class Hub:
             return
         error = {"sessionId": session_id, "error": "The session was deleted."}
         for reader in tuple(feed.readers):
+            if reader.closed:
+                continue  # told already, here or by its turn's end
             if turn := reader.position.turn_id or reader.only_turn:
                 body = {**error, "turnId": turn, "code": "session_deleted"}
                 reader.push("message_error", orjson.dumps(body).decode())
@@ -288,8 +291,9 @@ class Hub:
                 if reader.attached:
                     self._sync_live(feed, reader)
         except PalError as exc:
-            # the next word of this session, or the next tick, tries again
             _log.warning("feed not read", extra={"action": "feed_error", "error": exc.code})
+            # there may be no further word of this session to try again at
+            asyncio.get_running_loop().call_later(_READ_AGAIN, self.wake, feed.session_id)
         finally:
             feed.fetching = None
 

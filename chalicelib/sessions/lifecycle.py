@@ -100,9 +100,9 @@ class Sessions:
             )
 
     async def page(
-        self, caller: Principal, session_id: str, *, after: tuple[int, str], most: int
+        self, caller: Principal, session_id: str, *, after: tuple[int, int], most: int
     ) -> list[Message]:
-        """Messages behind (turn ordinal, message id), in the transcript's order."""
+        """Messages behind (turn ordinal, seq), in the transcript's order."""
         async with self._db.tenant(caller.tenant_id) as tx:
             if await store.get_session(tx, session_id) is None:
                 raise _no_session()
@@ -189,7 +189,8 @@ class Sessions:
             if turn_id:
                 answer["turnId"] = turn_id
             await finish_once(tx, once, answer)
-        self._engine.cancel(session_id)
+        if turn_id:
+            self._engine.cancel(turn_id)
         return answer
 
     async def delete(self, caller: Principal, session_id: str) -> None:
@@ -199,7 +200,7 @@ class Sessions:
                 raise _no_session()
             await store.delete_session(tx, session_id)
         self._hub.deleted(session_id)
-        self._engine.cancel(session_id)
+        self._engine.forget(session_id)
 
     async def _accept(
         self, caller: Principal, session_id: str, message: NewMessage, once: Once | None

@@ -29,23 +29,23 @@ ORDER BY s.id DESC LIMIT %(most)s
 -- newest_messages --
 -- The newest messages whose content adds up to at most the given bytes, oldest first; the newest
 -- one always comes. One row more than fits tells that there is more.
-SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal,
+SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal, seq,
        total > %(bytes)s AS over
 FROM (
     SELECT m.*, sum(octet_length(content) + coalesce(octet_length(attachments::text), 0) + 200)
-               OVER (ORDER BY turn_ordinal DESC, id DESC) AS total
+               OVER (ORDER BY turn_ordinal DESC, seq DESC) AS total
     FROM messages m WHERE session_id = %(session_id)s
-    ORDER BY turn_ordinal DESC, id DESC LIMIT %(most)s
+    ORDER BY turn_ordinal DESC, seq DESC LIMIT %(most)s
 ) AS counted
 WHERE total - octet_length(content) - coalesce(octet_length(attachments::text), 0) - 200 <= %(bytes)s
-ORDER BY turn_ordinal, id
+ORDER BY turn_ordinal, seq
 
 -- page_messages --
-SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal
+SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal, seq
 FROM messages
 WHERE session_id = %(session_id)s
-  AND (turn_ordinal, id) > (%(after_ordinal)s, %(after_id)s COLLATE "C")
-ORDER BY turn_ordinal, id LIMIT %(most)s
+  AND (turn_ordinal, seq) > (%(after_ordinal)s, %(after_seq)s)
+ORDER BY turn_ordinal, seq LIMIT %(most)s
 
 -- lock_head --
 -- Before any statement that decides: one that waited for this row sees what the other wrote only
@@ -75,10 +75,10 @@ WITH head AS (
     SELECT queued_turn, tenant_id, session_id, turn_count FROM head
     WHERE queued_turn = %(new_turn)s
 ), message AS (
-    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, role, content,
+    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, seq, role, content,
                           attachments, hints)
-    SELECT %(message_id)s, tenant_id, session_id, queued_turn, turn_count, 'user', %(content)s,
-           %(attachments)s, %(hints)s
+    SELECT %(message_id)s, tenant_id, session_id, queued_turn, turn_count, seq, 'user',
+           %(content)s, %(attachments)s, %(hints)s
     FROM head
 ), event AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, data)
@@ -128,7 +128,7 @@ SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.wa
                    'id', m.id, 'role', m.role, 'content', m.content,
                    'timestamp', to_char(m.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
                    'turnId', head.running_turn, 'attachments', m.attachments, 'hints', m.hints)
-               ORDER BY m.id)::text
+               ORDER BY m.seq)::text
         FROM messages m
         WHERE m.session_id = head.session_id AND m.turn_id IN (head.running_turn, head.cut_turn)
           AND m.role = 'user'),
@@ -186,8 +186,9 @@ WITH head AS (
 SELECT seq, CASE WHEN watched THEN pg_notify('pal_feed', session_id || ' ' || seq) END FROM head
 
 -- end_turn --
--- The commit of a turn, completed or failed, in one statement: no row means that this runner's
--- lease had lapsed, and nothing was written. The rest of the text goes into the log first.
+-- The commit of a turn, completed or failed, in one statement: no row means that nothing was
+-- written, because this runner's lease had lapsed, or because a turn that would be completed was
+-- cancelled in the meantime. The rest of the text goes into the log first.
 WITH head AS (
     UPDATE session_heads SET
         running_turn = NULL, lease_until = NULL, cuts = 0, cancel_requested = false,
@@ -196,6 +197,7 @@ WITH head AS (
         next_seq = next_seq + 1 + (%(tail)s <> '')::integer
     WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
       AND generation = %(generation)s
+      AND NOT (cancel_requested AND %(status)s = 'completed')
     RETURNING session_id, tenant_id, next_seq - 1 AS seq, queued_turn,
               pal.watched(watchers) AS watched
 ), turn AS (
@@ -206,8 +208,9 @@ WITH head AS (
     FROM head WHERE turns.id = %(turn_id)s
     RETURNING ordinal
 ), message AS (
-    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, role, content)
-    SELECT %(message_id)s, tenant_id, session_id, %(turn_id)s, turn.ordinal, 'assistant', %(text)s
+    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, seq, role, content)
+    SELECT %(message_id)s, tenant_id, session_id, %(turn_id)s, turn.ordinal, seq, 'assistant',
+           %(text)s
     FROM head, turn WHERE %(message_id)s::text IS NOT NULL
 ), session AS (
     UPDATE sessions SET messages = messages || %(appended)s::jsonb, updated_at = now()
@@ -283,7 +286,8 @@ FROM head, event
 -- A turn that is queued and not yet claimed is cancelled when it is.
 UPDATE session_heads SET cancel_requested = true
 WHERE session_id = %(session_id)s AND coalesce(running_turn, queued_turn) IS NOT NULL
-RETURNING coalesce(running_turn, queued_turn), pg_notify('pal_cancel', session_id)
+RETURNING coalesce(running_turn, queued_turn),
+          pg_notify('pal_cancel', coalesce(running_turn, queued_turn))
 
 -- delete_session --
 -- After lock_head. Everything of the session goes with it.

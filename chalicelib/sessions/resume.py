@@ -9,7 +9,7 @@ from chalicelib.auth import Principal
 from chalicelib.db import Database
 from chalicelib.errors import PalError, TooManyRequests
 from chalicelib.sessions import log
-from chalicelib.sessions.engine import completed_data
+from chalicelib.sessions.ending import completed_data
 from chalicelib.sessions.hub import WATCH_SECONDS, Hub
 from chalicelib.sessions.reader import Position, Reader
 from chalicelib.sessions.rows import FinishedTurn, Watch

@@ -25,7 +25,10 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One message of the transcript. `turn_ordinal` counts the session's turns from 1."""
+    """One message of the transcript, which is in the order of (turn_ordinal, seq).
+
+    `turn_ordinal` counts the session's turns from 1, `seq` is the message's place in the event log.
+    """
 
     id: str
     role: str
@@ -34,7 +37,8 @@ class Message:
     turn_id: str
     attachments: list[dict[str, Any]] | None
     tool_calls: list[dict[str, Any]] | None
-    turn_ordinal: int = 0
+    turn_ordinal: int
+    seq: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,18 +73,18 @@ async def newest_messages(
     values = {"session_id": session_id, "bytes": bytes_at_most, "most": most + 1}
     cur = await tx.execute(_QUERIES["newest_messages"], values)
     rows = await cur.fetchall()
-    left_out = len(rows) > 1 and (bool(rows[0][8]) or len(rows) > most)
+    left_out = len(rows) > 1 and (bool(rows[0][9]) or len(rows) > most)
     return [_message(row) for row in rows[left_out:]], left_out
 
 
 async def page_messages(
-    tx: Tx, session_id: str, *, after: tuple[int, str], most: int
+    tx: Tx, session_id: str, *, after: tuple[int, int], most: int
 ) -> list[Message]:
-    """Messages behind (turn ordinal, message id), in the order of the transcript."""
+    """Messages behind (turn ordinal, seq), in the order of the transcript."""
     values = {
         "session_id": session_id,
         "after_ordinal": after[0],
-        "after_id": after[1],
+        "after_seq": after[1],
         "most": most,
     }
     cur = await tx.execute(_QUERIES["page_messages"], values)
@@ -304,4 +304,5 @@ def _message(row: Any) -> Message:
         attachments=row[5],
         tool_calls=row[6],
         turn_ordinal=row[7],
+        seq=row[8],
     )

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from chalicelib.gateway import asgi
 from chalicelib.sessions import follow
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import Event, HttpClient, SseParser, text_of
@@ -192,3 +193,17 @@ def test_revoked_key_loses_its_open_streams(stack: Stack, monkeypatch: pytest.Mo
     http.call("POST", f"/v1/sessions/{session}/messages", {"content": "still here"})
     assert text_of(other.read_until("message_completed")) == "echo: still here"
     other.close()
+
+
+def test_half_a_request_is_given_up(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lost if red: every connection of the process, to callers who never finish."""
+    monkeypatch.setattr(asgi, "BODY_SECONDS", 0.3)
+    http, _ = start_session(stack)
+    with socket.create_connection((urlsplit(http.base).hostname, urlsplit(http.base).port)) as half:
+        half.settimeout(15)
+        half.sendall(b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        said = b""
+        while piece := half.recv(65536):
+            said += piece
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert b'"code":"request_timeout"' in said

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from chalicelib.errors import Unavailable
 from chalicelib.ids import new_id
 from chalicelib.sessions import store
 from chalicelib.sessions.lifecycle import NewMessage
@@ -352,6 +353,32 @@ def test_news_that_comes_while_the_log_is_read_is_read_too(stack: Stack) -> None
     stack.node.run(woken(2))
     assert stack.node.run(both()) == ["first", "second"]
     visitor.close()
+
+
+def test_reading_the_log_is_tried_again_after_a_fault(stack: Stack) -> None:
+    """Lost if red: the end of a turn, for good, when the database was away for a moment."""
+    http, session = start_session(stack)
+    hub = stack.node.services.hub
+    stream = http.stream("GET", f"/v1/sessions/{session}/events")
+    stream.read_until("connected")
+    real, faults = hub._read, [Unavailable("away"), Unavailable("away")]
+
+    async def flaky(feed: Any, *, after: int) -> Any:
+        if faults:
+            raise faults.pop()
+        return await real(feed, after=after)
+
+    hub._read = flaky  # type: ignore[method-assign]
+    other, caller = stack.another_node(), stack.caller
+
+    async def nowhere(tenant_id: str, session_id: str) -> None:
+        return None
+
+    other.services.sessions.dispatch = nowhere
+    other.run(other.services.sessions.post(caller, session, NewMessage(content="hello")))
+    assert stream.read_until("user_message")[-1].data["content"] == "hello"
+    assert not faults
+    stream.close()
 
 
 def test_two_turns_of_one_session_in_one_keeper_are_told_apart(stack: Stack) -> None:

@@ -178,8 +178,10 @@ def test_deleted_session_takes_its_running_turn_along(stack: Stack, provider: Fa
     stream = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hello"})
     stream.read_until("message_delta")
     assert http.call("DELETE", f"/v1/sessions/{session}").status == 204
-    end = stream.rest()[-1]
-    assert (end.name, end.data["code"]) == ("message_error", "session_deleted")
+    ends = [
+        event for event in stream.rest() if event.name in ("message_error", "message_completed")
+    ]
+    assert [(end.name, end.data["code"]) for end in ends] == [("message_error", "session_deleted")]
     assert slow.gone.wait(10)  # the provider is not left talking to nobody
     slow.gate.set()
     stack.node.run(stack.node.services.engine.wait_idle())
@@ -218,6 +220,45 @@ def test_cancel_reaches_a_turn_of_another_process(
     other.call("POST", f"/v1/sessions/{session}/cancel")
     end = stream.rest()[-1]
     assert (end.name, end.data["code"]) == ("message_error", "cancelled")
+
+
+def test_cancel_at_the_last_moment_holds(stack: Stack, provider: FakeOpenAI) -> None:
+    """Lost if red: a cancel that was acknowledged, and then the whole answer all the same."""
+    http, session = start_session(stack)
+    slow = Reply(pieces=["all ", "of it"], hold_at=1)
+    provider.script(slow)
+    stream = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hello"})
+    stream.read_until("message_delta")
+    # acknowledged in the database, and not heard of by the runner before its commit
+    stack.database.rows("UPDATE pal.session_heads SET cancel_requested = true")
+    slow.gate.set()
+    end = stream.rest()[-1]
+    assert (end.name, end.data["code"]) == ("message_error", "cancelled")
+    assert transcript(http, session) == [("user", "hello")]
+    events = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "next"}).rest()
+    assert events[-1].data["text"] == "echo: next"
+
+
+def test_transcript_is_in_the_order_of_the_events(stack: Stack, provider: FakeOpenAI) -> None:
+    """Lost if red: the order in which people said things."""
+    http, session = start_session(stack)
+    slow = Reply(pieces=["first"], hold_at=0)
+    provider.script(slow)
+    events = http.stream("GET", f"/v1/sessions/{session}/events")
+    post(http, session, "opening")
+    assert slow.held.wait(10)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: post(http, session, f"m{n}"), range(24)))
+    slow.gate.set()
+    seen = events.read_until("message_completed") + events.read_until("message_completed")
+    events.close()
+    told = [event.data["content"] for event in seen if event.name == "user_message"]
+    kept = [content for role, content in transcript(http, session) if role == "user"]
+    assert kept == told
+    sent = [
+        one["content"] for one in provider.requests[-1].body["messages"] if one["role"] == "user"
+    ]
+    assert sent == told
 
 
 def test_cancel_before_the_claim_holds_for_that_turn(stack: Stack) -> None:

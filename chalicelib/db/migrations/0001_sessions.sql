@@ -130,7 +130,7 @@ CREATE TABLE pal.turns (
 CREATE UNIQUE INDEX turns_one_running ON pal.turns (session_id) WHERE status = 'running';
 CREATE INDEX turns_open ON pal.turns (session_id) WHERE status IN ('queued', 'running');
 
--- The whole transcript, append-only. Order: (turn_ordinal, id), so that a message which arrived
+-- The whole transcript, append-only. Order: (turn_ordinal, seq), so that a message which arrived
 -- in mid-turn stands after that turn's reply.
 CREATE TABLE pal.messages (
     id           text COLLATE "C" PRIMARY KEY,
@@ -138,6 +138,7 @@ CREATE TABLE pal.messages (
     session_id   text COLLATE "C" NOT NULL,
     turn_id      text COLLATE "C" NOT NULL,
     turn_ordinal integer NOT NULL,
+    seq          bigint NOT NULL,   -- of its event; ids are made before the head is locked
     role         text NOT NULL CHECK (role IN ('user', 'assistant', 'tool')),
     content      text NOT NULL,
     attachments  jsonb,
@@ -146,7 +147,7 @@ CREATE TABLE pal.messages (
     created_at   timestamptz NOT NULL DEFAULT now(),
     FOREIGN KEY (tenant_id, session_id) REFERENCES pal.sessions (tenant_id, id) ON DELETE CASCADE
 );
-CREATE INDEX messages_order ON pal.messages (session_id, turn_ordinal, id);
+CREATE INDEX messages_order ON pal.messages (session_id, turn_ordinal, seq);
 
 -- The event log, truth for every reader. `data` is the JSON text a reader gets; a delta row holds
 -- `text` from `start` (in characters) of its turn instead.
