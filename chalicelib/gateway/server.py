@@ -10,16 +10,35 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from chalicelib import bridge, services
-from chalicelib.api.app import PalApp
+from chalicelib.api.app import PalApp, new_request_id
+from chalicelib.api.call import error_answer
 from chalicelib.config import Settings
+from chalicelib.errors import InvalidRequest
 from chalicelib.gateway.asgi import Gateway
 from chalicelib.services import Services
 
 
 class PortTaken(Exception):
     """Someone listens on the address already; the message is one sentence for a person."""
+
+
+class _Protocol(HttpToolsProtocol):
+    """HTTP/1.1 as uvicorn reads it; what it cannot read is refused in the contract's shape."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no HTTP request, and hang up."""
+        request_id = new_request_id()
+        refusal = InvalidRequest("This is no HTTP request that can be read.")
+        body = error_answer(refusal, request_id).text().encode()
+        head = (
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            f"X-Request-Id: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -77,7 +96,7 @@ async def _serve(
     server = _Server(
         uvicorn.Config(
             Starlette(routes=[Mount("/", app=gateway)]),
-            http="httptools",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             access_log=False,

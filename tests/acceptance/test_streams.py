@@ -1,5 +1,6 @@
 """The event stream at its edges: silence, slow readers, limits, revoked keys."""
 
+import json
 import socket
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from chalicelib.gateway import asgi
 from chalicelib.sessions import follow
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import Event, HttpClient, SseParser, text_of
+from tests.support.process import GatewayProcess
 from tests.support.stack import Stack
 
 
@@ -207,3 +209,19 @@ def test_half_a_request_is_given_up(stack: Stack, monkeypatch: pytest.MonkeyPatc
             said += piece
     assert said.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"request_timeout"' in said
+
+
+def test_what_is_no_http_is_refused_in_the_same_shape(
+    stack: Stack, make_gateway: Callable[..., GatewayProcess]
+) -> None:
+    """Lost if red: the request id by which a strange caller is found in the logs."""
+    base = urlsplit(make_gateway().base)
+    with socket.create_connection((base.hostname, base.port)) as odd:
+        odd.settimeout(15)
+        odd.sendall(b"GET /healthz HTTP/1.1\r\nbad header\r\n\r\n")
+        said = b""
+        while piece := odd.recv(65536):
+            said += piece
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"X-Request-Id: " + json.loads(body)["requestId"].encode() in head
