@@ -18,8 +18,7 @@
     ├── ProviderError 502           a turn's failure, seen in `message_error`
     │   ├── ProviderUnavailable     retryable: the next provider may be tried
     │   └── ProviderRejected        the request itself was refused: it would be everywhere
-    ├── TurnCancelled, TurnTimedOut ends of a turn that are nobody's fault
-    └── LeaseLost                   this runner may write nothing more
+    └── TurnCancelled, TurnTimedOut ends of a turn that are nobody's fault
 
 Two edges map: a vendor's or the database's errors become these where they are caught, and these
 become statuses in `api.endpoint` and `stream.handler`. Sources of the statuses: the contract.
@@ -146,10 +145,6 @@ class TurnCancelled(PalError):
 
 class TurnTimedOut(PalError):
     status, code = 504, "turn_timeout"
-
-
-class LeaseLost(PalError):
-    status, code = 409, "lease_lost"
 
 
 BY_STATUS: dict[int, type[PalError]] = {

@@ -90,7 +90,11 @@ class Keeper:
                 due = [one for one in self.running.values() if one.due(now, self._lease)]
                 due.sort(key=lambda one: one.claimed.tenant_id)
                 for tenant_id, turns in groupby(due, key=lambda one: one.claimed.tenant_id):
-                    await self._write(tenant_id, list(turns))
+                    try:
+                        await self._write(tenant_id, list(turns))
+                    except Exception:
+                        # one tenant's fault must not cost the others their leases
+                        _log.exception("keeping broke", extra={"action": "keeper_broke"})
         finally:
             self._ticking = None
 

@@ -9,6 +9,7 @@ import pytest
 from chalicelib.errors import Conflict
 from chalicelib.ids import new_id
 from chalicelib.sessions import store
+from chalicelib.sessions.keeper import RunningTurn
 from chalicelib.sessions.lifecycle import NewMessage
 from chalicelib.sessions.rows import PendingText, TurnEnd
 from tests.fakes.openai_server import FakeOpenAI, Recorded, Reply
@@ -319,6 +320,19 @@ class Frozen:
         self.node.run(self.node.services.engine.wait_idle())
 
 
+def retaken_and_silent(stack: Stack, provider: FakeOpenAI, session: str) -> Frozen:
+    """A turn that lapsed once and whose second run has gone silent as well: the first runner."""
+    first = Frozen(stack, provider, session, "hello")
+    expire_lease(stack)
+    provider.script(Reply(pieces=["second ", "try"], hold_at=1))
+    keeper = stack.node.services.engine.keeper
+    add, keeper.add = keeper.add, lambda turn: keeper.running.update({turn.claimed.turn_id: turn})  # type: ignore[method-assign]
+    stack.node.sweep()
+    provider.wait_requests(2)
+    keeper.add = add  # type: ignore[method-assign]
+    return first
+
+
 def test_lapsed_turn_is_taken_up_once_and_its_late_runner_writes_nothing(
     stack: Stack, provider: FakeOpenAI
 ) -> None:
@@ -355,14 +369,7 @@ def test_lapsed_turn_is_taken_up_once_and_its_late_runner_writes_nothing(
 def test_second_lapse_interrupts_until_the_next_message(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: a poison message that is run for ever, or cut messages no one answers."""
     http, session = start_session(stack)
-    first = Frozen(stack, provider, session, "hello")
-    expire_lease(stack)
-    provider.script(Reply(pieces=["second ", "try"], hold_at=1))
-    keeper = stack.node.services.engine.keeper
-    add, keeper.add = keeper.add, lambda turn: keeper.running.update({turn.claimed.turn_id: turn})  # type: ignore[method-assign]
-    stack.node.sweep()
-    provider.wait_requests(2)
-    keeper.add = add  # type: ignore[method-assign]
+    first = retaken_and_silent(stack, provider, session)
     expire_lease(stack)
     events = http.stream("GET", f"/v1/sessions/{session}/events")
     stack.node.sweep()
@@ -496,6 +503,31 @@ def test_long_turn_keeps_its_lease(make_stack: Callable[..., Stack], provider: F
     assert text_of(stream.rest()) == "slow"
 
 
+def test_leases_outlive_a_fault_in_their_keeping(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI
+) -> None:
+    """Lost if red: every turn of the process, when the logging of one of them broke."""
+    stack = make_stack(turn_lease=0.6)
+    http, session = start_session(stack)
+    slow = Reply(pieces=["slow"], hold_at=0)
+    provider.script(slow)
+    keeper = stack.node.services.engine.keeper
+    real, faults, kept = keeper._write, [RuntimeError("a fault of ours")], threading.Event()
+
+    async def flaky(tenant_id: str, turns: list[RunningTurn]) -> None:
+        if faults:
+            raise faults.pop()
+        await real(tenant_id, turns)
+        kept.set()
+
+    keeper._write = flaky  # type: ignore[method-assign]
+    stream = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hello"})
+    assert kept.wait(10)
+    assert not faults
+    slow.gate.set()
+    assert text_of(stream.rest()) == "slow"
+
+
 def test_commit_is_tried_again_after_a_lost_connection(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: a whole answer, for a database that was away for a second."""
     http, session = start_session(stack)
@@ -540,14 +572,7 @@ def test_message_that_came_before_the_second_lapse_takes_the_cut_ones_along(
 ) -> None:
     """Lost if red: the answer to a message that was accepted while a retaken turn was dying."""
     http, session = start_session(stack)
-    first = Frozen(stack, provider, session, "hello")
-    expire_lease(stack)
-    provider.script(Reply(pieces=["second ", "try"], hold_at=1))
-    keeper = stack.node.services.engine.keeper
-    add, keeper.add = keeper.add, lambda turn: keeper.running.update({turn.claimed.turn_id: turn})  # type: ignore[method-assign]
-    stack.node.sweep()
-    provider.wait_requests(2)
-    keeper.add = add  # type: ignore[method-assign]
+    first = retaken_and_silent(stack, provider, session)
     queued = post(http, session, "are you there?")
     events = http.stream("GET", f"/v1/sessions/{session}/events")
     expire_lease(stack)

@@ -14,7 +14,7 @@ import app as application
 from chalicelib.stream.handler import streams
 from chalicelib.stream.lambda_entry import handler
 from chalicelib.stream.response import LambdaContext, Streamed
-from tests.support.http import PATIENCE, Event, Reply, SseParser
+from tests.support.http import PATIENCE, Event, Events, Reply, SseParser
 from tests.support.stack import Stack
 
 
@@ -114,7 +114,7 @@ class ChaliceDoor:
         return CollectedStream(self.call(method, path, body, headers=accept))
 
 
-class CollectedStream:
+class CollectedStream(Events):
     """A stream that came whole."""
 
     def __init__(self, reply: Reply) -> None:
@@ -125,20 +125,6 @@ class CollectedStream:
 
     def __iter__(self) -> Iterator[Event]:
         return self._events
-
-    def read_until(self, *names: str) -> list[Event]:
-        """Events up to the first of one of these names."""
-        seen = []
-        for event in self:
-            if event.name:
-                seen.append(event)
-            if event.name in names:
-                return seen
-        raise AssertionError(f"the stream ended without {names}: {seen}")
-
-    def rest(self) -> list[Event]:
-        """What is left."""
-        return [event for event in self if event.name]
 
     def close(self) -> None:
         """Nothing to hang up."""
@@ -249,7 +235,7 @@ def proxy_event(
     }
 
 
-class HandlerStream:
+class HandlerStream(Events):
     """The handler's body, read piece by piece."""
 
     def __init__(self, stack: Stack, answer: Streamed) -> None:
@@ -277,9 +263,6 @@ class HandlerStream:
                 return await self._body.__anext__()
             except StopAsyncIteration:
                 return b""
-
-    read_until = CollectedStream.read_until
-    rest = CollectedStream.rest
 
     def close(self) -> None:
         """Close the body, as the runtime loop does when its reader is gone."""

@@ -57,21 +57,11 @@ class SseParser:
         return Event(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
 
 
-class EventStream:
-    """An open stream of events. Iterate it; `close` hangs up."""
-
-    def __init__(self, connection: http.client.HTTPConnection, response: Any) -> None:
-        self._connection, self._response = connection, response
-        self.status = response.status
-        self.headers = {name.lower(): value for name, value in response.getheaders()}
-        self._parser = SseParser()
+class Events:
+    """What can be asked of any stream of events, however it comes."""
 
     def __iter__(self) -> Iterator[Event]:
-        """Events until the server ends the stream."""
-        while line := self._response.readline():
-            if event := self._parser.line(line.decode().rstrip("\n")):
-                yield event
-        self.close()
+        raise NotImplementedError
 
     def read_until(self, *names: str) -> list[Event]:
         """Events up to and with the first of one of these names, heartbeats left out."""
@@ -86,6 +76,23 @@ class EventStream:
     def rest(self) -> list[Event]:
         """All events until the server ends the stream, heartbeats left out."""
         return [event for event in self if event.name]
+
+
+class EventStream(Events):
+    """An open stream of events. Iterate it; `close` hangs up."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: Any) -> None:
+        self._connection, self._response = connection, response
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self._parser = SseParser()
+
+    def __iter__(self) -> Iterator[Event]:
+        """Events until the server ends the stream."""
+        while line := self._response.readline():
+            if event := self._parser.line(line.decode().rstrip("\n")):
+                yield event
+        self.close()
 
     def close(self) -> None:
         """Hang up."""
