@@ -3,14 +3,17 @@
 from typing import Any
 
 from chalicelib import jobs
-from chalicelib.api import memory, sessions, streams, system
+from chalicelib.api import admin, agents, approvals, memory, sessions, streams, system
 from chalicelib.api.app import PalApp
 
 app = PalApp(app_name="palimpsest", configure_logs=False)
 for blueprint in (
     sessions.blueprint,
     streams.blueprint,
+    approvals.blueprint,
+    agents.blueprint,
     memory.blueprint,
+    admin.blueprint,
     system.blueprint,
     jobs.blueprint,
 ):

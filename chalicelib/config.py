@@ -8,212 +8,228 @@ of import on a cold start.
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-_DURATION: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-_SMALL: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
-_UNITS: Final = {**_SMALL, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+from chalicelib.rules import (
+    BASE_URL,
+    HOSTS,
+    ORIGINS,
+    PATTERNS,
+    POSTGRES,
+    PROVIDERS,
+    QUEUE,
+    SECRET,
+    SWITCH,
+    TEXT,
+    Rule,
+    Secret,
+    choice,
+    duration,
+    parse_duration,
+    whole,
+)
+
+__all__ = [
+    "ProviderSettings",
+    "Secret",
+    "Settings",
+    "SettingsError",
+    "load_settings",
+    "parse_duration",
+    "provider_variable",
+    "settings",
+    "use",
+    "variable",
+]
 
 
 class SettingsError(Exception):
     """A variable holds a value that is not allowed; the message is one sentence for a person."""
 
 
-class Secret(str):
-    """A string that does not print."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "Secret('**')"
+def _setting(rule: Rule, default: Any, about: str) -> Any:
+    return field(default=default, metadata={"rule": rule, "about": about})
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of a Go duration such as `30s`, `1m30s`, `250ms`, `6h`; ValueError otherwise."""
-    if text == "0":
-        return 0.0
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(text)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+def _vendors(rule: Rule, default: Any, name: str) -> Any:
+    """A variable that is a vendor's and not ours."""
+    return field(default=default, metadata={"rule": rule, "variable": name})
+
+
+def _named(rule: Rule, default: Any = None) -> Any:
+    return field(default=default, metadata={"rule": rule})
+
+
+_CONNECT: Final = duration(0.1, 60)
+_TOKEN: Final = duration(0.1, 600)
+_ANSWER: Final = duration(0.1, 900)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rule:
-    """How one variable is read: `read` casts or raises ValueError, `allowed` says what it takes."""
+class ProviderSettings:
+    """What `PAL_PROVIDER_<NAME>_...` says of one provider; empty or None: nothing."""
 
-    read: Callable[[str], Any]
-    allowed: str
-
-
-def _duration(at_least: float, at_most: float) -> _Rule:
-    return _Rule(
-        read=lambda text: _within(parse_duration(text), at_least, at_most),
-        allowed=f"a duration such as 30s or 1m30s, from {at_least:.10g}s to {at_most:.10g}s",
-    )
-
-
-def _whole(at_least: int, at_most: int) -> _Rule:
-    return _Rule(
-        read=lambda text: int(_within(int(text), at_least, at_most)),
-        allowed=f"a whole number from {at_least} to {at_most}",
-    )
-
-
-def _within(value: float, low: float, high: float) -> float:
-    if not low <= value <= high:
-        raise ValueError(value)
-    return value
-
-
-def _choice(*words: str) -> _Rule:
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(text)
-        return text
-
-    return _Rule(read=read, allowed=" or ".join(words))
-
-
-def _read_switch(text: str) -> bool:
-    return {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}[
-        text.lower()
-    ]
-
-
-_TEXT: Final = _Rule(read=str, allowed="a text")
-_SECRET: Final = _Rule(read=Secret, allowed="a text")
-_SWITCH: Final = _Rule(read=_read_switch, allowed="1, true, on, 0, false or off")
-
-
-def _read_queue(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,80}", text):
-        raise ValueError(text)
-    return text
-
-
-_QUEUE: Final = _Rule(read=_read_queue, allowed="1 to 80 letters, digits, - and _")
-
-
-def _read_url(text: str) -> Secret:
-    if not re.match(r"postgres(ql)?://", text):
-        raise ValueError(text)
-    return Secret(text)
-
-
-_POSTGRES: Final = _Rule(read=_read_url, allowed="a postgresql:// URL")
-
-
-def _read_origins(text: str) -> tuple[str, ...]:
-    origins = tuple(part.strip() for part in text.split(",") if part.strip())
-    for origin in origins:
-        if not re.fullmatch(r"https?://[^/\s,*]+", origin):
-            raise ValueError(origin)
-    return origins
-
-
-_ORIGINS: Final = _Rule(
-    read=_read_origins, allowed="origins such as https://console.example.com, by commas"
-)
-
-
-def _read_providers(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        kind, colon, model = item.partition(":")
-        if not (colon and kind and model):
-            raise ValueError(item)
-        pairs.append((kind, model))
-    return tuple(pairs)
-
-
-_PROVIDERS: Final = _Rule(
-    read=_read_providers, allowed="provider:model pairs, by commas, such as openai:gpt-5-mini"
-)
-
-
-def _setting(rule: _Rule, default: Any, about: str) -> Any:
-    return field(default=default, metadata={"rule": rule, "about": about})
+    base_url: str = _named(BASE_URL, "")
+    api_key: str = _named(SECRET, Secret(""))
+    connect_timeout: float | None = _named(_CONNECT)
+    first_timeout: float | None = _named(_TOKEN)
+    idle_timeout: float | None = _named(_TOKEN)
+    answer_timeout: float | None = _named(_ANSWER)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the process was told. Durations are seconds, sizes are bytes unless said otherwise."""
 
-    port: int = _setting(_whole(1, 65535), 8080, "Port the gateway listens on, on 127.0.0.1.")
-    host: str = _setting(_TEXT, "127.0.0.1", "Address the gateway binds; 0.0.0.0 in a container.")
-    data_dir: str = _setting(_TEXT, ".pal", "Folder of the embedded Postgres and the dev key.")
+    port: int = _setting(whole(1, 65535), 8080, "Port the gateway listens on, on 127.0.0.1.")
+    host: str = _setting(TEXT, "127.0.0.1", "Address the gateway binds; 0.0.0.0 in a container.")
+    data_dir: str = _setting(TEXT, ".pal", "Folder of the embedded Postgres and the dev key.")
     dev_key: str = _setting(
-        _SECRET, Secret(""), "API key that `scripts/dev` makes; generated and kept when unset."
+        SECRET, Secret(""), "API key that `scripts/dev` makes; generated and kept when unset."
     )
     database_url: str = _setting(
-        _POSTGRES,
+        POSTGRES,
         Secret(""),
         "Postgres 15 or newer in place of the embedded one. `scripts/dev` and `scripts/pal` want a "
         "login that may create roles; functions and containers connect as `pal_app`.",
     )
     database_owner_url: str = _setting(
-        _POSTGRES, Secret(""), "Login `pal_owner`, for `scripts/pal migrate` and keys."
+        POSTGRES, Secret(""), "Login `pal_owner`, for `scripts/pal migrate` and keys."
     )
     database_listen_url: str = _setting(
-        _POSTGRES,
+        POSTGRES,
         Secret(""),
         "A direct connection (no pooler) for LISTEN; unset, other processes' events are polled.",
     )
-    database_pool: int = _setting(_whole(1, 200), 16, "Most database connections of a process.")
+    database_pool: int = _setting(whole(1, 200), 16, "Most database connections of a process.")
     providers: tuple[tuple[str, str], ...] = _setting(
-        _PROVIDERS, (), "Model chain, tried in order. Unset, the `offline` stand-in answers."
+        PROVIDERS, (), "Model chain, tried in order. Unset, the `offline` stand-in answers."
     )
-    provider_timeout: float = _setting(
-        _duration(0.1, 600), 60.0, "Longest wait for a provider's first or next token."
+    providers_fast: tuple[tuple[str, str], ...] = _setting(
+        PROVIDERS, (), "Chain of the fast role (summaries and the like); unset, it is the first."
+    )
+    provider_connect_timeout: float = _setting(
+        _CONNECT, 5.0, "Longest wait for a connection to a provider."
+    )
+    provider_first_timeout: float = _setting(
+        _TOKEN, 60.0, "Longest wait for a provider's first token."
+    )
+    provider_idle_timeout: float = _setting(
+        _TOKEN, 30.0, "Longest wait for a provider's next token."
+    )
+    provider_answer_timeout: float = _setting(
+        _ANSWER, 120.0, "Longest wait for an answer that is asked for whole."
+    )
+    provider_retries: int = _setting(
+        whole(0, 5), 1, "Further tries of the same provider before the next one."
+    )
+    provider_retry_wait: float = _setting(
+        duration(0, 60), 2.0, "Longest `Retry-After` that is waited for; over it, the next one."
+    )
+    provider_breaker: int = _setting(
+        whole(1, 100), 5, "Failures in a row after which a provider is left out for a while."
+    )
+    provider_breaker_rest: float = _setting(
+        duration(0.1, 600), 15.0, "That while, at first; each failed trial doubles it, to 5 min."
+    )
+    provider_secret: str = _setting(
+        TEXT,
+        "",
+        "Secrets Manager secret, a JSON object, read for variables such as `OPENAI_API_KEY`.",
+    )
+    tool_rounds: int = _setting(
+        whole(1, 5), 5, "Rounds of tool calls in a turn, where the agent sets no fewer."
+    )
+    tool_timeout: float = _setting(
+        duration(0.1, 600), 30.0, "Longest a tool call may take, where the tool sets no other."
+    )
+    tool_result_limit: int = _setting(
+        whole(1000, 1_000_000), 16_000, "Characters of a tool's result that the model is given."
+    )
+    tool_private_hosts: tuple[str, ...] = _setting(
+        HOSTS,
+        (),
+        "Hosts (`name` or `name:port`) that tools and tenants' providers may call though they are "
+        "private or without TLS.",
+    )
+    tool_lambdas: tuple[str, ...] = _setting(
+        PATTERNS,
+        ("pal-tool-*",),
+        "Lambda functions that tools may invoke, as name patterns; `{tenant}` is the tenant's id.",
+    )
+    approval_ttl: float = _setting(
+        duration(1, 30 * 86400), 86400.0, "Time after which an undecided approval expires."
+    )
+    kms_key: str = _setting(TEXT, "", "KMS key that tenants' own keys are encrypted with; on AWS.")
+    vault_key: str = _setting(
+        SECRET,
+        Secret(""),
+        "The same without KMS: 32 bytes in base64. `scripts/dev` makes one in PAL_DATA_DIR.",
     )
     turn_lease: float = _setting(
-        _duration(0.5, 600), 30.0, "Time after which a turn whose runner went silent is retaken."
+        duration(0.5, 600), 30.0, "Time after which a turn whose runner went silent is retaken."
     )
-    turn_timeout: float = _setting(_duration(1, 900), 600.0, "Longest a turn may run.")
+    turn_timeout: float = _setting(duration(1, 900), 600.0, "Longest a turn may run.")
     turns_queue_url: str = _setting(
-        _TEXT, "", "SQS queue that turns are sent to; unset, they run in this process."
+        TEXT, "", "SQS queue that turns are sent to; unset, they run in this process."
     )
     turns_queue: str = _setting(
-        _QUEUE, "pal-dev-turns", "Name of that queue, read when the functions are packaged."
+        QUEUE, "pal-dev-turns", "Name of that queue, read when the functions are packaged."
     )
     stream_idle: float = _setting(
-        _duration(1, 900), 60.0, "On Lambda, an events stream ends after this long without a turn."
+        duration(1, 900), 60.0, "On Lambda, an events stream ends after this long without a turn."
     )
     stream_max: float = _setting(
-        _duration(1, 900), 600.0, "On Lambda, an events stream ends after this long in any case."
+        duration(1, 900), 600.0, "On Lambda, an events stream ends after this long in any case."
     )
     streams_per_key: int = _setting(
-        _whole(0, 100_000), 0, "Open event streams per key; 0 is 100 on Lambda, no limit elsewhere."
+        whole(0, 100_000), 0, "Open event streams per key; 0 is 100 on Lambda, no limit elsewhere."
     )
     stream_buffer: int = _setting(
-        _whole(1 << 19, 64 << 20), 1 << 20, "Bytes held for a slow reader before it is dropped."
+        whole(1 << 19, 64 << 20), 1 << 20, "Bytes held for a slow reader before it is dropped."
     )
     events_retention: float = _setting(
-        _duration(300, 30 * 86400), 900.0, "How long events can be resumed after they were written."
+        duration(300, 30 * 86400), 900.0, "How long events can be resumed after they were written."
     )
     cors_origins: tuple[str, ...] = _setting(
-        _ORIGINS, (), "Origins whose pages may call the API from a browser."
+        ORIGINS, (), "Origins whose pages may call the API from a browser."
     )
     log_level: str = _setting(
-        _choice("DEBUG", "INFO", "WARNING", "ERROR"), "INFO", "Only DEBUG may hold messages' text."
+        choice("DEBUG", "INFO", "WARNING", "ERROR"), "INFO", "Only DEBUG may hold messages' text."
     )
     metrics: bool = _setting(
-        _SWITCH, False, "Print EMF metrics on standard output; always on when on Lambda."
+        SWITCH, False, "Print EMF metrics on standard output; always on when on Lambda."
     )
     drain: float = _setting(
-        _duration(0, 600), 30.0, "Time that running turns get to finish after Ctrl-C or SIGTERM."
+        duration(0, 600), 30.0, "Time that running turns get to finish after Ctrl-C or SIGTERM."
     )
-    openai_base_url: str = field(default="https://api.openai.com/v1")
-    openai_api_key: str = field(default=Secret(""))
+    anthropic_base_url: str = _vendors(BASE_URL, "https://api.anthropic.com", "ANTHROPIC_BASE_URL")
+    anthropic_api_key: str = _vendors(SECRET, Secret(""), "ANTHROPIC_API_KEY")
+    openai_base_url: str = _vendors(BASE_URL, "https://api.openai.com/v1", "OPENAI_BASE_URL")
+    openai_api_key: str = _vendors(SECRET, Secret(""), "OPENAI_API_KEY")
+    named_providers: Mapping[str, ProviderSettings] = field(default_factory=dict)
+    """By the `<NAME>` of their variables; see `of_provider`."""
     on_lambda: bool = field(default=False)
+
+    def of_provider(self, name: str) -> ProviderSettings:
+        """What is said of `anthropic`, of `openai@groq`; all of it empty where nothing is."""
+        return self.named_providers.get(_inner(name)) or ProviderSettings()
 
 
 def variable(name: str) -> str:
     """The environment variable of a `Settings` field: `turn_lease` is `PAL_TURN_LEASE`."""
     return f"PAL_{name.upper()}"
+
+
+def provider_variable(name: str, what: str) -> str:
+    """The variable of a provider's setting: `openai@my-box` has `PAL_PROVIDER_MY_BOX_BASE_URL`."""
+    return f"PAL_PROVIDER_{_inner(name)}_{what.upper()}"
+
+
+def _inner(name: str) -> str:
+    return name.rpartition("@")[2].upper().replace("-", "_")
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
@@ -223,24 +239,52 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     """
     values: dict[str, Any] = {}
     for spec in fields(Settings):
-        rule: _Rule | None = spec.metadata.get("rule")
-        text = environ.get(variable(spec.name), "").strip()
-        if rule is None or not text:
+        rule: Rule | None = spec.metadata.get("rule")
+        name = spec.metadata.get("variable") or variable(spec.name)
+        if rule is not None and (text := environ.get(name, "").strip()):
+            values[spec.name] = _cast(name, rule, text)
+    return Settings(
+        **values,
+        named_providers=_read_named(environ),
+        on_lambda="AWS_LAMBDA_RUNTIME_API" in environ,
+    )
+
+
+def _cast(name: str, rule: Rule, text: str) -> Any:
+    try:
+        return rule.read(text)
+    except (ValueError, KeyError) as exc:
+        shown = repr(text) if rule.shown else "its value"
+        # a traceback prints the cause, and the cause may hold the value
+        raise SettingsError(f"{name} must be {rule.allowed}, not {shown}.") from (
+            exc if rule.shown else None
+        )
+
+
+_NAMED: Final = re.compile(
+    rf"PAL_PROVIDER_(\w+)_({'|'.join(spec.name.upper() for spec in fields(ProviderSettings))})"
+)
+# what is said of these by variables of the vendor's own
+_THEIRS: Final = {
+    "ANTHROPIC": "ANTHROPIC_{}",
+    "OPENAI": "OPENAI_{}",
+    "BEDROCK": "AWS's own variables",
+}
+
+
+def _read_named(environ: Mapping[str, str]) -> dict[str, ProviderSettings]:
+    rules = {spec.name: spec.metadata["rule"] for spec in fields(ProviderSettings)}
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted(environ):
+        match, text = _NAMED.fullmatch(name), environ[name].strip()
+        if match is None or not text:
             continue
-        try:
-            values[spec.name] = rule.read(text)
-        except (ValueError, KeyError) as exc:
-            secret = isinstance(spec.default, Secret)
-            shown = "its value" if secret else repr(text)
-            # a traceback prints the cause, and the cause may hold the value
-            raise SettingsError(
-                f"{variable(spec.name)} must be {rule.allowed}, not {shown}."
-            ) from (None if secret else exc)
-    if base := environ.get("OPENAI_BASE_URL", "").strip():
-        values["openai_base_url"] = base.rstrip("/")
-    values["openai_api_key"] = Secret(environ.get("OPENAI_API_KEY", "").strip())
-    values["on_lambda"] = "AWS_LAMBDA_RUNTIME_API" in environ
-    return Settings(**values)
+        provider, what = match[1], match[2].lower()
+        if provider in _THEIRS and not what.endswith("timeout"):
+            instead = _THEIRS[provider].format(match[2])
+            raise SettingsError(f"{name} is not read; set {instead}.")
+        found.setdefault(provider, {})[what] = _cast(name, rules[what], text)
+    return {provider: ProviderSettings(**values) for provider, values in found.items()}
 
 
 _settings: Settings | None = None

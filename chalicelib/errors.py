@@ -17,6 +17,8 @@
     ├── Unavailable 503
     ├── ProviderError 502           a turn's failure, seen in `message_error`
     │   ├── ProviderUnavailable     retryable: the next provider may be tried
+    │   │   ├── ProviderDenied      the key or the model is refused: trying again is in vain
+    │   │   └── ProviderUnsupported this model cannot take the request; nothing is wrong with it
     │   └── ProviderRejected        the request itself was refused: it would be everywhere
     └── TurnCancelled, TurnTimedOut ends of a turn that are nobody's fault
 
@@ -132,7 +134,25 @@ class ProviderError(PalError):
 
 
 class ProviderUnavailable(ProviderError):
+    """Another try may do better: of the same provider if `again`, not before `wait` seconds."""
+
     code, retryable = "provider_unavailable", True
+    again = True
+
+    def __init__(
+        self, message: str, *, again: bool | None = None, wait: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.again = type(self).again if again is None else again
+        self.wait = wait
+
+
+class ProviderDenied(ProviderUnavailable):
+    code, again = "provider_denied", False
+
+
+class ProviderUnsupported(ProviderUnavailable):
+    code, again = "provider_unsupported", False
 
 
 class ProviderRejected(ProviderError):

@@ -9,17 +9,24 @@ from functools import partial
 from typing import Any
 
 from chalicelib import config, telemetry
+from chalicelib.agents.registry import Agents
 from chalicelib.auth import Authenticator
 from chalicelib.config import Settings, SettingsError
 from chalicelib.db import Database
 from chalicelib.errors import PalError
-from chalicelib.providers import Provider, build_chain
+from chalicelib.outbound import Guard
+from chalicelib.providers import Models
+from chalicelib.secrets import Secrets
+from chalicelib.sessions.decisions import Approvals
 from chalicelib.sessions.dispatch import dispatch_here, dispatch_to_queue
 from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.follow import check_keys, heartbeat, listen, poll
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.lifecycle import Sessions
+from chalicelib.sessions.produce import Producer
 from chalicelib.sessions.sweep import purge, sweep
+from chalicelib.tools.toolbox import ToolDeps
+from chalicelib.vault import Vault
 
 KEY_CHECK_SECONDS = 60.0
 _log = logging.getLogger(__name__)
@@ -36,8 +43,11 @@ class Services:
     auth: Authenticator
     hub: Hub
     engine: Engine
-    provider: Provider
+    models: Models
     sessions: Sessions
+    approvals: Approvals
+    secrets: Secrets
+    agents: Agents
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     @classmethod
@@ -46,20 +56,31 @@ class Services:
         if not settings.database_url:
             raise SettingsError("PAL_DATABASE_URL must be a postgresql:// URL; it is not set.")
         db = Database(settings.database_url, size=settings.database_pool)
+        secrets = Secrets(db, Vault(settings))
         hub = Hub(db, buffer=settings.stream_buffer)
-        provider = build_chain(settings)
-        engine = Engine(db, hub, provider, lease=settings.turn_lease, timeout=settings.turn_timeout)
+        models = Models(settings, tenant_keys=secrets.provider_keys)
+        tools = ToolDeps(
+            settings=settings,
+            guard=Guard(settings.tool_private_hosts),
+            secret=secrets.tool_secret,
+        )
+        producer = Producer(models, tools)
+        engine = Engine(db, hub, producer, lease=settings.turn_lease, timeout=settings.turn_timeout)
         dispatch = dispatch_here(engine)
         if settings.turns_queue_url:
             dispatch = dispatch_to_queue(settings.turns_queue_url)
+        sessions = Sessions(db, hub, engine, dispatch)
         return cls(
             settings=settings,
             db=db,
             auth=Authenticator(db),
             hub=hub,
             engine=engine,
-            provider=provider,
-            sessions=Sessions(db, hub, engine, dispatch),
+            models=models,
+            sessions=sessions,
+            approvals=Approvals(db, hub, sessions),
+            secrets=secrets,
+            agents=Agents(db, knows=models.knows, secrets=secrets),
         )
 
     @property
@@ -81,7 +102,8 @@ class Services:
             self._run(self._sweep_forever)
 
     async def sweep(self, *, unclaimed: float) -> int:
-        """One round of the sweep; see `sessions.sweep`."""
+        """One round of the sweep; see `sessions.sweep`. Overdue approvals expire with it."""
+        await self.approvals.expire_due()
         return await sweep(self.db, self.engine, self.sessions.dispatch, unclaimed=unclaimed)
 
     async def purge(self) -> int:
@@ -95,7 +117,7 @@ class Services:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        await self.provider.close()
+        await self.models.close()
         await self.db.close()
 
     async def _sweep_forever(self) -> None:

@@ -15,6 +15,7 @@ from chalicelib.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
+from chalicelib.shapes import is_storable
 
 BODY_AT_MOST: Final = 1 << 20
 PAGE_SIZE: Final = 50
@@ -100,22 +101,6 @@ def no_path() -> NotFound:
 def too_large() -> TooLarge:
     """The error for a body over the limit."""
     return TooLarge(f"The body is larger than {BODY_AT_MOST} bytes.")
-
-
-def printable(text: str) -> str:
-    """This text with lone surrogates escaped, so that an answer can show it."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def is_storable(text: str) -> bool:
-    """Whether Postgres can hold this text: no NUL and no lone surrogate."""
-    if "\x00" in text:
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _no_constant(name: str) -> None:

@@ -19,7 +19,7 @@ from chalicelib import errors
 from chalicelib.api import streams
 from chalicelib.api.call import BODY_AT_MOST, PAGE_SIZE
 from chalicelib.api.endpoint import OPERATIONS, Operation
-from chalicelib.api.schemas import ErrorOut, HealthOut, SessionStatus
+from chalicelib.api.schemas import ApprovalStatus, ErrorOut, HealthOut, SessionStatus
 from chalicelib.auth import STREAM_TOKEN_SECONDS
 
 VERSION: Final = "0.1.0"
@@ -46,12 +46,13 @@ class MessageDelta(_Data):
 
 
 class Usage(BaseModel):
-    """What a reply took, as far as its provider tells."""
+    """What a reply took, as far as its provider tells; `tokensCached` are some of `tokensIn`."""
 
     model_config = _CAMEL
 
     tokens_in: int | None
     tokens_out: int | None
+    tokens_cached: int | None
     cost_usd: float | None
 
 
@@ -104,7 +105,8 @@ _HEADERS: Final = {
 }
 _PARAMETERS: Final[dict[str, _Json]] = {
     "pageSize": {"type": "integer", "minimum": 1, "default": PAGE_SIZE},
-    "status": {"type": "string", "enum": list(get_args(SessionStatus))},
+    "list_sessions.status": {"type": "string", "enum": list(get_args(SessionStatus))},
+    "list_approvals.status": {"type": "string", "enum": list(get_args(ApprovalStatus))},
     "Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 _ERRORS: Final[dict[type[errors.PalError], str]] = {
@@ -112,13 +114,15 @@ _ERRORS: Final[dict[type[errors.PalError], str]] = {
     errors.Unauthorized: "The key or token is missing, unknown, revoked or expired.",
     errors.Forbidden: "The key lacks the scope.",
     errors.NotFound: "There is no such object, or it is another tenant's.",
-    errors.Conflict: "The session's state refuses it, or its Idempotency-Key was used with another "
-    "body (`idempotency_conflict`) or by a call that still runs (`in_progress`).",
+    errors.Conflict: "The object's state refuses it, the name is taken (`agent_exists`), or the "
+    "Idempotency-Key was used with another body (`idempotency_conflict`) or by a call that still "
+    "runs (`in_progress`).",
     errors.TooLarge: f"The body is larger than {BODY_AT_MOST} bytes.",
     errors.UnsupportedMediaType: "The body is not declared as application/json.",
     errors.InvalidField: "A field is not allowed; `details` names each and says why.",
     errors.TooManyRequests: "Too many calls or open streams.",
-    errors.Unavailable: "The database cannot be reached, or this process is shutting down.",
+    errors.Unavailable: "The database cannot be reached, this process is shutting down, or no key "
+    "is set to keep secrets with (`vault_unavailable`).",
     errors.PalError: "Any other error.",
 }
 _SECURITY: Final[dict[str, _Json]] = {
@@ -218,7 +222,10 @@ def _parameters(operation: Operation, path: str) -> list[_Json]:
         _parameter("path", name, f"The {name.replace('_', ' ')}.", required=True)
         for name in re.findall(r"{(\w+)}", path)
     ]
-    found += [_parameter("query", name, about) for name, about in operation.query.items()]
+    found += [
+        _parameter("query", name, about, of=operation.name)
+        for name, about in operation.query.items()
+    ]
     if operation.idempotent:
         found.append({"$ref": "#/components/parameters/Idempotency-Key"})
     if operation is _SESSION_EVENTS:
@@ -227,8 +234,8 @@ def _parameters(operation: Operation, path: str) -> list[_Json]:
     return found
 
 
-def _parameter(place: str, name: str, about: str, **more: bool) -> _Json:
-    schema = _PARAMETERS.get(name, {"type": "string"})
+def _parameter(place: str, name: str, about: str, *, of: str = "", **more: bool) -> _Json:
+    schema = _PARAMETERS.get(f"{of}.{name}") or _PARAMETERS.get(name, {"type": "string"})
     return {"name": name, "in": place, **more, "description": about, "schema": schema}
 
 
@@ -284,8 +291,9 @@ def _event_stream() -> _Json:
     return {
         "type": "array",
         "description": "Server-sent events. A turn has any number of `message_delta`, then one of "
-        "`message_completed` and `message_error`. Events of other names, such as `connected`, "
-        "`user_message` and `turn_started`, may be ignored. A comment line comes every 15 s.",
+        "`message_completed` and `message_error`. Events of other names, such as `turn_started`, "
+        "`tool_call_completed` and `approval_required`, may be ignored. A comment line comes every "
+        "15 s.",
         "items": {"oneOf": kinds},
     }
 

@@ -1,95 +1,20 @@
 """What comes in and goes out, as pydantic models. `/openapi.json` is made from them."""
 
-import math
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import BaseModel, Field, model_validator
 
-from chalicelib.api.call import is_storable, printable
+from chalicelib.shapes import In, JsonObject, Name, Out, Text, wrong_at
 
 CONTENT_AT_MOST = 200_000
-_DEPTH_AT_MOST = 64
-_UNSTORABLE = "must not hold NUL or a lone surrogate"
-
-
-def _wrong(path: tuple[str | int, ...], reason: str) -> ValidationError:
-    """An error that names a place inside of the value; pydantic puts the outer path before it."""
-    told = PydanticCustomError("value_error", "{reason}", {"reason": reason})
-    return ValidationError.from_exception_data(
-        "body", [InitErrorDetails(type=told, loc=path, input=None)]
-    )
-
-
-def _storable(text: str) -> str:
-    if not is_storable(text):
-        raise ValueError(_UNSTORABLE)
-    return text
-
-
-def _plain_json(value: dict[str, Any]) -> dict[str, Any]:
-    _walk(value, ())
-    return value
-
-
-def _walk(value: Any, path: tuple[str | int, ...]) -> None:
-    if len(path) > _DEPTH_AT_MOST:
-        raise ValueError(f"must not nest deeper than {_DEPTH_AT_MOST}")
-    if isinstance(value, str) and not is_storable(value):
-        raise _wrong(path, _UNSTORABLE)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _wrong(path, "must not be a number too large to keep")
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            within = (*path, printable(key))
-            _walk(key, within)
-            _walk(inner, within)
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            _walk(inner, (*path, place))
-
-
-Text = Annotated[str, AfterValidator(_storable)]
-Name = Annotated[Text, Field(min_length=1, max_length=200)]
-JsonObject = Annotated[dict[str, Any], AfterValidator(_plain_json)]
+ApprovalStatus = Literal["pending", "approved", "denied", "expired", "superseded"]
 SessionStatus = Literal[
     "active", "processing", "awaiting_approval", "interrupted", "stopped", "ended"
 ]
 
 
-class _In(BaseModel):
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_alias=True,
-        validate_by_name=False,
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names(cls, value: Any) -> Any:
-        # pydantic cannot name a field whose name is no Unicode
-        for name in value if isinstance(value, dict) else ():
-            if not is_storable(name):
-                raise _wrong((printable(name),), _UNSTORABLE)
-        return value
-
-
-class _Out(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, serialize_by_alias=True)
-
-
-class SessionIn(_In):
+class SessionIn(In):
     """A new conversation with an agent."""
 
     agent_name: Name
@@ -99,7 +24,7 @@ class SessionIn(_In):
     metadata: JsonObject | None = None
 
 
-class Attachment(_In):
+class Attachment(In):
     """An image, inline or by URL."""
 
     type: Literal["image"]
@@ -114,7 +39,7 @@ class Attachment(_In):
         return self
 
 
-class MessageIn(_In):
+class MessageIn(In):
     """A user's message. Hints hold for its turn only."""
 
     content: Annotated[Text, Field(max_length=CONTENT_AT_MOST)]
@@ -127,17 +52,23 @@ class MessageIn(_In):
     @model_validator(mode="after")
     def _says_something(self) -> "MessageIn":
         if not self.content and not self.attachments:
-            raise _wrong(("content",), "must not be empty without attachments")
+            raise wrong_at(("content",), "must not be empty without attachments")
         return self
 
 
-class StreamTokenIn(_In):
+class StreamTokenIn(In):
     """Which session the token is to admit a reader to."""
 
     session_id: str
 
 
-class ErrorOut(_Out):
+class DecisionIn(In):
+    """A person's decision on a tool call."""
+
+    decision: Literal["approve", "deny"]
+
+
+class ErrorOut(Out):
     """Every error's shape."""
 
     error: str
@@ -146,14 +77,14 @@ class ErrorOut(_Out):
     details: list[dict[str, str]] | None = None
 
 
-class SessionCreated(_Out):
+class SessionCreated(Out):
     """The new session."""
 
     id: str
     status: SessionStatus
 
 
-class MessageOut(_Out):
+class MessageOut(Out):
     """One message of the transcript."""
 
     id: str
@@ -165,7 +96,7 @@ class MessageOut(_Out):
     tool_calls: list[dict[str, Any]] | None = None
 
 
-class SessionListed(_Out):
+class SessionListed(Out):
     """A session as lists show it, without its messages."""
 
     id: str
@@ -187,13 +118,13 @@ class SessionOut(SessionListed):
     messages_truncated: bool | None = None
 
 
-class MessagesPage(_Out):
+class MessagesPage(Out):
     """A page of the transcript, oldest first."""
 
     messages: list[MessageOut]
 
 
-class MessageAccepted(_Out):
+class MessageAccepted(Out):
     """The message is stored and will be answered; the reply comes on the event stream."""
 
     status: Literal["processing"]
@@ -201,21 +132,65 @@ class MessageAccepted(_Out):
     message_id: str
 
 
-class StatusOut(_Out):
+class StatusOut(Out):
     """The state a session is in now."""
 
     status: str
     turn_id: str | None = None
 
 
-class StreamTokenOut(_Out):
+class StreamTokenOut(Out):
     """A token for `?token=` on the event stream of one session."""
 
     token: str
     expires_at: datetime
 
 
-class HealthOut(_Out):
+class ApprovalOut(Out):
+    """A tool call that waits, or waited, for a person's decision."""
+
+    id: str
+    status: ApprovalStatus
+    session_id: str
+    turn_id: str
+    call_id: str
+    name: str
+    arguments: Any
+    created_at: datetime
+    expires_at: datetime
+    decided_at: datetime | None = None
+
+
+class ApprovalsPage(Out):
+    """A page of approvals, newest first."""
+
+    approvals: list[ApprovalOut]
+
+
+class ApprovalDecided(Out):
+    """The decision, and the turn that goes on with it."""
+
+    id: str
+    status: Literal["approved", "denied"]
+    turn_id: str
+
+
+class ToolCallOut(Out):
+    """A tool call. `result` is what the model was given, `output` the whole of it."""
+
+    id: str
+    turn_id: str
+    round: int
+    name: str
+    arguments: Any
+    status: str
+    result: str | None = None
+    output: str | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class HealthOut(Out):
     """Whether the process and its database answer."""
 
     status: Literal["ok", "unavailable"]

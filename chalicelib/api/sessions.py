@@ -1,14 +1,12 @@
 """Sessions: create, list, read, post, stop, cancel, delete, and tokens for the event stream."""
 
-import base64
-import binascii
 from typing import Any
 
-import orjson
 from chalice.app import Blueprint
 
 from chalicelib.api.call import Answer
 from chalicelib.api.endpoint import Request, endpoint
+from chalicelib.api.paging import bad_token, next_page, read_token
 from chalicelib.api.schemas import (
     MessageAccepted,
     MessageIn,
@@ -71,9 +69,9 @@ async def list_sessions(request: Request[None]) -> Any:
     status = call.text_query("status")
     if status is not None and status not in _STATUSES:
         raise InvalidField.of("status", f"must be one of {', '.join(sorted(_STATUSES))}")
-    before = _read_token(call.query.get("pageToken"), 1)
+    before = read_token(call.query.get("pageToken"), 1)
     if before is not None and not is_id(str(before[0]), "sess"):
-        raise _bad_token()
+        raise bad_token()
     size = call.page_size()
     found = await request.services.sessions.find(
         request.caller,
@@ -85,7 +83,7 @@ async def list_sessions(request: Request[None]) -> Any:
     )
     body = [_session_body(one) for one in found[:size]]
     more = len(found) > size
-    return Answer(body=body, headers=_next_page([found[size - 1].id]) if more else {})
+    return Answer(body=body, headers=next_page([found[size - 1].id]) if more else {})
 
 
 @blueprint.route("/v1/sessions/{session_id}", methods=["GET"])
@@ -116,12 +114,12 @@ async def list_messages(request: Request[None]) -> Any:
     """Page through all of a session's messages, oldest first."""
     call = request.call
     session_id = require_session_id(call.params["session_id"])
-    token = _read_token(call.query.get("pageToken"), 2)
+    token = read_token(call.query.get("pageToken"), 2)
     after = (0, 0)
     if token is not None:
         whole = all(type(part) is int for part in token)
         if not (whole and 0 <= token[0] < 2**31 and 0 <= token[1] < 2**63):
-            raise _bad_token()
+            raise bad_token()
         after = (token[0], token[1])
     size = call.page_size()
     found = await request.services.sessions.page(
@@ -131,7 +129,7 @@ async def list_messages(request: Request[None]) -> Any:
     headers = {}
     if len(found) > size:
         last = found[size - 1]
-        headers = _next_page([last.turn_ordinal, last.seq])
+        headers = next_page([last.turn_ordinal, last.seq])
     return Answer(body=body, headers=headers)
 
 
@@ -213,24 +211,3 @@ def _message_body(message: Message) -> dict[str, Any]:
     if message.tool_calls:
         body["toolCalls"] = message.tool_calls
     return body
-
-
-def _next_page(place: list[Any]) -> dict[str, str]:
-    token = base64.urlsafe_b64encode(orjson.dumps(place)).decode().rstrip("=")
-    return {"X-Next-Page-Token": token}
-
-
-def _read_token(token: str | None, parts: int) -> list[Any] | None:
-    if not token:
-        return None
-    try:
-        place = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-    except (binascii.Error, ValueError) as exc:
-        raise _bad_token() from exc
-    if not isinstance(place, list) or len(place) != parts:
-        raise _bad_token()
-    return place
-
-
-def _bad_token() -> InvalidField:
-    return InvalidField.of("pageToken", "is not a token that a list of this kind gave")

@@ -1,10 +1,11 @@
 """`./scripts/dev`: everything on a laptop, from nothing, in one process."""
 
 import asyncio
+import base64
 import fcntl
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from chalicelib.db import Database
 from chalicelib.errors import Unauthorized
 from chalicelib.gateway.postgres import Logins, NotReady, embedded, prepare
 from chalicelib.gateway.server import PortTaken, bind, run
+from chalicelib.vault import KEY_BYTES
 
 
 def main() -> int:
@@ -31,7 +33,7 @@ def main() -> int:
             master = ours.database_url or stack.enter_context(embedded(data_dir))
             logins = asyncio.run(prepare(master))
             key = asyncio.run(_first_key(logins, ours, data_dir))
-            ours = _with(ours, logins)
+            ours = _with(ours, logins, _vault_key(ours, data_dir))
             run(app, ours, sock, lambda: _tell(ours, key))
     except (SettingsError, PortTaken, NotReady) as exc:
         sys.stderr.write(f"{exc}\n")
@@ -39,12 +41,34 @@ def main() -> int:
     return 0
 
 
-def _with(ours: Settings, logins: Logins) -> Settings:
+def _with(ours: Settings, logins: Logins, vault_key: Secret) -> Settings:
     # a database that we prepared as its master was reached directly, so LISTEN works on it
     listen = ours.database_listen_url or (logins.app if logins.owner else "")
-    ready = replace(ours, database_url=Secret(logins.app), database_listen_url=Secret(listen))
+    ready = replace(
+        ours,
+        database_url=Secret(logins.app),
+        database_listen_url=Secret(listen),
+        vault_key=vault_key,
+    )
     config.use(ready)
     return ready
+
+
+def _vault_key(ours: Settings, data_dir: Path) -> Secret:
+    """PAL_VAULT_KEY; without it and without KMS one that is made once and kept beside the data."""
+    if ours.vault_key or ours.kms_key:
+        return Secret(ours.vault_key)
+    return _kept(data_dir / "vault-key", lambda: base64.b64encode(os.urandom(KEY_BYTES)).decode())
+
+
+def _kept(path: Path, make: Callable[[], str]) -> Secret:
+    """The text of a file that only its owner may read, made if there is none."""
+    text = path.read_text().strip() if path.exists() else ""
+    if not text:
+        text = make()
+        path.touch(mode=0o600)
+        path.write_text(text + "\n")
+    return Secret(text)
 
 
 @contextmanager
@@ -63,10 +87,7 @@ def _lock(data_dir: Path) -> Iterator[None]:
 async def _first_key(logins: Logins, ours: Settings, data_dir: Path) -> str:
     """The laptop's key: PAL_DEV_KEY, else one that is made once and kept beside the data."""
     kept = data_dir / "dev-key"
-    key = str(ours.dev_key) or (kept.read_text().strip() if kept.exists() else new_key())
-    if not ours.dev_key and not kept.exists():
-        kept.touch(mode=0o600)
-        kept.write_text(key + "\n")
+    key = str(ours.dev_key or _kept(kept, new_key))
     if logins.owner is None:
         return key  # pal_app makes no keys: whoever prepared the database has made one
     db = Database(logins.owner, size=1)

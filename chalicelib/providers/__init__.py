@@ -1,8 +1,5 @@
-"""The port to model vendors. A new wire is a file here and a line in `_WIRES`."""
+"""The port to model vendors. A new wire is a file here and a line in `models._WIRES`."""
 
-from importlib import import_module
-
-from chalicelib.config import Settings, SettingsError
 from chalicelib.providers.base import (
     AttemptFailed,
     Finished,
@@ -11,45 +8,27 @@ from chalicelib.providers.base import (
     ModelRequest,
     Provider,
     ProviderOptions,
+    Reasoning,
     TextDelta,
+    ToolCall,
+    ToolSpec,
 )
 from chalicelib.providers.chain import Chain
+from chalicelib.providers.models import KeyReader, Models
 
 __all__ = [
     "AttemptFailed",
     "Chain",
     "Finished",
+    "KeyReader",
     "ModelEvent",
     "ModelMessage",
     "ModelRequest",
+    "Models",
     "Provider",
     "ProviderOptions",
+    "Reasoning",
     "TextDelta",
-    "build_chain",
+    "ToolCall",
+    "ToolSpec",
 ]
-
-# module and class by name, imported when used: a wire's imports are not every function's
-_WIRES = {
-    "offline": ("chalicelib.providers.offline", "OfflineProvider"),
-    "openai": ("chalicelib.providers.openai", "OpenAIProvider"),
-}
-
-
-def build_chain(settings: Settings) -> Provider:
-    """The chain that `PAL_PROVIDERS` names; SettingsError for a provider there is none of."""
-    chosen = settings.providers or (("offline", "offline"),)
-    providers: list[Provider] = []
-    for kind, model in chosen:
-        if kind not in _WIRES:
-            raise SettingsError(
-                f"PAL_PROVIDERS must name {' or '.join(sorted(_WIRES))}, not {kind!r}."
-            )
-        module, name = _WIRES[kind]
-        options = ProviderOptions(
-            model=model,
-            base_url=settings.openai_base_url,
-            api_key=settings.openai_api_key,
-            timeout=settings.provider_timeout,
-        )
-        providers.append(getattr(import_module(module), name)(options))
-    return Chain(providers)

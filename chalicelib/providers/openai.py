@@ -1,266 +1,236 @@
 """OpenAI Chat Completions, as spoken by OpenAI, Ollama, llama.cpp, vLLM and others."""
 
-import asyncio
 import hashlib
-import io
-import json
-import logging
 import re
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 
-from chalicelib.errors import ProviderError, ProviderRejected, ProviderUnavailable
+from chalicelib.errors import ProviderRejected
 from chalicelib.providers.base import (
-    Finished,
     ModelEvent,
-    ModelMessage,
     ModelRequest,
     ProviderOptions,
     TextDelta,
+    ToolSpec,
 )
-from chalicelib.providers.sse import SseDecoder
+from chalicelib.providers.history import (
+    CallPart,
+    Exchange,
+    ImagePart,
+    ReasoningPart,
+    ResultPart,
+    TextPart,
+    normalise,
+)
+from chalicelib.providers.http import HttpWire
+from chalicelib.providers.images import media_type
+from chalicelib.providers.openai_reader import AnswerReader, kind_of
+from chalicelib.providers.reading import unfenced
 
-if TYPE_CHECKING:
-    import aiohttp
+_BASE_URL: Final = "https://api.openai.com/v1"
 
-_log = logging.getLogger(__name__)
+# who wants `max_completion_tokens`: their newer models refuse the older name, which is the only
+# one that some other servers know
+_NEWER_LIMIT: Final = re.compile(r"(?:.*\.)?(?:api\.openai\.com|openai\.azure\.com)")
 
-# refused whoever asks: the request is at fault, or the key has no right to the model
-_REJECTED = frozenset({400, 404, 413, 422})
+# Mistral's servers and chat templates take no other id of a call
+_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9]{9}")
 
-# how long a connection is given to end after an answer that is whole, so as to be used again
-_LINGER = 0.5
+_SCHEMA: Final = (
+    "Reply with one JSON value that this JSON Schema accepts, and with nothing around it:\n"
+)
 
-# what is taken from a provider's own words into ours: a name of a thing, never a text
-_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_COUNT_AT_MOST: Final = 2**31 - 1
-
-# what JSON can say and Postgres cannot hold
-_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+# what the strict form of a schema may be made of; a vendor refuses others
+_STRICT: Final = frozenset(
+    {"additionalProperties", "anyOf", "description", "enum", "items", "properties", "required"}
+    | {"title", "type"}
+)
 
 
 class OpenAIProvider:
     """One model behind one base URL."""
 
-    name = "openai"
-
     def __init__(self, options: ProviderOptions) -> None:
-        self.model = options.model
-        self._url = options.base_url.rstrip("/") + "/chat/completions"
-        self._key = options.api_key
-        self._timeout = options.timeout
-        self._session: aiohttp.ClientSession | None = None
+        self.name, self.model = options.name, options.model
+        base_url, key = options.base_url or _BASE_URL, options.api_key
+        self._wire = HttpWire(
+            replace(options, base_url=base_url),
+            path="/chat/completions",
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            kind_of=kind_of,
+        )
+        self._newer_limit = takes_newer_limit(base_url)
+        self._tell_schema = False
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """See `Provider.stream`. A stream that ends without a finish reason is an error."""
-        import aiohttp  # 190 ms of import, paid by the functions that call a model
-
-        body = orjson.dumps(to_wire(request, self.model))
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream",
-            "Idempotency-Key": self._idempotency_key(body),
-        }
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
+        """See `Provider.stream`. A schema that the server refuses is told in words from then on."""
+        given = False
         try:
-            # a body over 1 MB in one write would hold up every other stream of the process
-            data = body if len(body) <= 1 << 20 else io.BytesIO(body)
-            async with self._http(aiohttp).post(self._url, data=data, headers=headers) as response:
-                if response.status != 200:
-                    raise await self._refusal(response)
-                reader = ChunkReader(provider=self.name, model=self.model)
-                async for chunk in response.content.iter_any():
-                    for event in reader.feed(chunk):
-                        yield event
-                    if reader.done:
-                        break
-                for last in reader.finish():
-                    yield last
-                await _let_end(response)
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            reason = "timed out" if isinstance(exc, TimeoutError) else "broke the connection"
-            raise ProviderUnavailable(f"{self.name}:{self.model} {reason}.") from exc
+            async with aclosing(self._answer(request)) as events:
+                async for event in events:
+                    given = True
+                    yield event
+            return
+        except ProviderRejected:
+            if given or request.schema is None or self._tell_schema:
+                raise
+        # not every server has `json_schema`, and those that do take different parts of it
+        async with aclosing(self._answer(request, tell_schema=True)) as events:
+            async for event in events:
+                self._tell_schema = True
+                yield event
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._wire.close()
 
-    def _http(self, aiohttp: Any) -> "aiohttp.ClientSession":
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._timeout),
-                auto_decompress=True,
-                read_bufsize=1 << 18,
-            )
-        return self._session
-
-    def _idempotency_key(self, body: bytes) -> str:
-        # same body, same key, in any process: a vendor that knows the header answers twice alike
-        named = f"{self.name}|{self.model}|".encode()
-        return hashlib.sha256(named + body).hexdigest()
-
-    async def _refusal(self, response: "aiohttp.ClientResponse") -> ProviderError:
-        import aiohttp
-
-        raw = b""
-        with suppress(aiohttp.ClientError, TimeoutError, OSError):  # the status says enough
-            raw = await response.content.read(16_384)
-        try:
-            error = orjson.loads(raw)["error"]
-            kind = _name(error.get("code")) or _name(error.get("type"))
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            kind = ""
-        _log.debug(
-            "provider refused",
-            extra={"action": "provider_refused", "body": raw.decode("utf-8", "replace")},
+    async def _answer(
+        self, request: ModelRequest, *, tell_schema: bool = False
+    ) -> AsyncGenerator[ModelEvent, None]:
+        body = to_wire(
+            request,
+            provider=self.name,
+            model=self.model,
+            newer_limit=self._newer_limit,
+            tell_schema=tell_schema or self._tell_schema,
         )
-        told = f"{self.name}:{self.model} answered {response.status}" + (
-            f" ({kind})" if kind else ""
-        )
-        if response.status in _REJECTED:
-            return ProviderRejected(told + ".")
-        return ProviderUnavailable(told + ".")
-
-
-async def _let_end(response: "aiohttp.ClientResponse") -> None:
-    import aiohttp
-
-    # the answer is told: neither a reset nor a server that leaves the line open can spoil it
-    with suppress(aiohttp.ClientError, TimeoutError, OSError):
-        async with asyncio.timeout(_LINGER):
-            await response.content.read()
-
-
-class ChunkReader:
-    """Turns the bytes of one streamed answer into events. Pure: no I/O.
-
-    The text is clean: what comes as two halves of a surrogate pair is joined, also over two
-    pieces; a half alone and NUL become U+FFFD.
-    """
-
-    def __init__(self, *, provider: str, model: str) -> None:
-        self._sse = SseDecoder()
-        self._provider, self._model = provider, model
-        self._reason: str | None = None
-        self._usage: dict[str, Any] = {}
-        self._half = ""
-        self.done = False
-
-    def feed(self, data: bytes) -> Iterator[TextDelta]:
-        """The deltas in these bytes; raises ProviderError on an error object or broken JSON.
-
-        Deltas before the error are given first, so it does not matter how the bytes were cut.
-        """
-        for _, payload in self._sse.feed(data):
-            if payload.strip() == b"[DONE]":
-                self.done = True
-                return
-            try:
-                text = self._take(self._parse(payload)) if payload.strip() else ""
-            except (AttributeError, TypeError) as exc:
-                raise ProviderUnavailable(f"{self._told()} sent what is no completion.") from exc
+        accept = "text/event-stream" if request.stream else "application/json"
+        reader = AnswerReader(provider=self.name, model=self.model, reasons=bool(request.tools))
+        async with self._wire.post(orjson.dumps(body), accept=accept) as response:
+            pieces = self._wire.pieces(response)
+            # some servers stream, or do not, whatever they are asked for
+            kind = response.headers.get("Content-Type", accept).partition(";")[0].strip().lower()
+            if kind == "application/json" or (kind != "text/event-stream" and not request.stream):
+                text, end = reader.whole(b"".join([piece async for piece in pieces]))
+                text = text if request.schema is None else unfenced(text)
+            else:
+                async for piece in pieces:
+                    for delta in reader.feed(piece):
+                        yield delta
+                    if reader.done:
+                        break
+                text, end = reader.finish()
             if text:
                 yield TextDelta(text=text)
-
-    def finish(self) -> list[ModelEvent]:
-        """The end of the stream; raises ProviderUnavailable if it came too early."""
-        if self._reason is None and not self.done:
-            raise ProviderUnavailable(f"{self._told()} ended in the middle of its answer.")
-        end = Finished(
-            reason=self._reason or "stop",
-            provider=self._provider,
-            model=self._model,
-            tokens_in=_count(self._usage.get("prompt_tokens")),
-            tokens_out=_count(self._usage.get("completion_tokens")),
-        )
-        return [TextDelta(text="\ufffd"), end] if self._half else [end]
-
-    def _parse(self, payload: bytes) -> Any:
-        try:
-            return orjson.loads(payload)
-        except orjson.JSONDecodeError as exc:
-            # orjson is strict; half a surrogate pair and broken UTF-8 are no end of an answer
-            try:
-                return json.loads(payload.decode("utf-8", "replace"))
-            except (ValueError, RecursionError):
-                raise ProviderUnavailable(f"{self._told()} sent what is no JSON.") from exc
-
-    def _take(self, chunk: Any) -> str:
-        if not isinstance(chunk, dict):
-            return ""
-        if error := chunk.get("error"):
-            raise self._stream_error(error)
-        # usage comes beside the last choice or alone with `choices` empty or absent
-        if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = usage
-        text = ""
-        for choice in chunk.get("choices") or ():
-            if choice.get("index"):
-                continue
-            delta = choice.get("delta") or {}
-            # a refusal comes in a field of its own, and is what the model has to say
-            if said := delta.get("content") or delta.get("refusal"):
-                text += self._clean(said)
-            if reason := choice.get("finish_reason"):
-                self._reason = _name(reason) or "unknown"
-        return text
-
-    def _clean(self, text: str) -> str:
-        text, self._half = self._half + text, ""
-        if _UNSTORABLE.search(text) is None:
-            return text
-        if "\ud800" <= text[-1] <= "\udbff":
-            text, self._half = text[:-1], text[-1]
-        paired = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        return paired.replace("\0", "\ufffd")
-
-    def _stream_error(self, error: Any) -> ProviderError:
-        named = (error.get("type"), error.get("code")) if isinstance(error, dict) else ()
-        kinds = [kind for one in named if (kind := _name(one))]
-        told = f"{self._told()} reported an error" + (f" ({kinds[0]})" if kinds else "") + "."
-        refused = {str(status) for status in _REJECTED}
-        if any(kind.startswith("invalid_request") or kind in refused for kind in kinds):
-            return ProviderRejected(told)
-        return ProviderUnavailable(told)
-
-    def _told(self) -> str:
-        return f"{self._provider}:{self._model}"
+            yield end
 
 
-def to_wire(request: ModelRequest, model: str) -> dict[str, Any]:
-    """The request body: streaming, with usage."""
+def takes_newer_limit(base_url: str) -> bool:
+    """Whether the server there bounds a reply by `max_completion_tokens`."""
+    return _NEWER_LIMIT.fullmatch(urlsplit(base_url).hostname or "") is not None
+
+
+def to_wire(
+    request: ModelRequest,
+    *,
+    provider: str,
+    model: str,
+    newer_limit: bool = False,
+    tell_schema: bool = False,
+) -> dict[str, Any]:
+    """The request's body.
+
+    With `newer_limit` the bound of the reply goes by its newer name; with `tell_schema` the schema
+    stands in the system prompt.
+    """
+    system, shape = request.system, request.schema
+    if shape is not None and tell_schema:
+        told = _SCHEMA + orjson.dumps(shape).decode()
+        system, shape = f"{system}\n\n{told}" if system else told, None
     messages: list[dict[str, Any]] = []
-    if request.system:
-        messages.append({"role": "system", "content": request.system})
-    messages += [_message(one) for one in request.messages]
-    return {
-        "model": model,
-        "messages": messages,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+    if system.strip():
+        messages.append({"role": "system", "content": system})
+    for exchange in normalise(request, provider=provider, model=model, images=True):
+        messages += _user(exchange) if exchange.role == "user" else [_assistant(exchange)]
+    body: dict[str, Any] = {"model": model, "messages": messages, "stream": request.stream}
+    if request.stream:
+        body["stream_options"] = {"include_usage": True}
+    if request.tools:
+        body["tools"] = [_tool(spec) for spec in request.tools]
+    if shape is not None:
+        strict = shape.get("type") == "object" and _is_strict(shape)
+        named = {"name": "answer", "schema": shape, "strict": strict}
+        body["response_format"] = {"type": "json_schema", "json_schema": named}
+    if request.max_tokens is not None:
+        body["max_completion_tokens" if newer_limit else "max_tokens"] = request.max_tokens
+    return body
+
+
+def _user(exchange: Exchange) -> Iterator[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for part in exchange.parts:
+        if isinstance(part, ResultPart):
+            text = f"The call failed: {part.text}" if part.is_error else part.text
+            yield {"role": "tool", "tool_call_id": _id(part.call_id), "content": text}
+        elif isinstance(part, TextPart):
+            parts.append({"type": "text", "text": part.text})
+        elif isinstance(part, ImagePart):
+            parts.append({"type": "image_url", "image_url": {"url": _url(part.attachment)}})
+    if not parts:
+        return
+    if any(isinstance(part, ImagePart) for part in exchange.parts):
+        yield {"role": "user", "content": parts}
+    else:
+        # a plain text, since not every server takes parts
+        yield {"role": "user", "content": _joined(part["text"] for part in parts)}
+
+
+def _assistant(exchange: Exchange) -> dict[str, Any]:
+    said = _joined(part.text for part in exchange.parts if isinstance(part, TextPart))
+    message: dict[str, Any] = {"role": "assistant", "content": said or None}
+    calls = [_call(part) for part in exchange.parts if isinstance(part, CallPart)]
+    if calls:
+        message["tool_calls"] = calls
+    thoughts = [part.block for part in exchange.parts if isinstance(part, ReasoningPart)]
+    if thoughts:
+        text = _joined(thought["reasoning_content"] for thought in thoughts)
+        message["reasoning_content"] = text
+    return message
+
+
+def _call(part: CallPart) -> dict[str, Any]:
+    function = {"name": part.name, "arguments": orjson.dumps(part.arguments).decode()}
+    return {"id": _id(part.id), "type": "function", "function": function}
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    function = {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": {"type": "object", **spec.parameters},
     }
+    return {"type": "function", "function": function}
 
 
-def _message(one: ModelMessage) -> dict[str, Any]:
-    if not one.attachments:
-        return {"role": one.role, "content": one.content}
-    parts: list[dict[str, Any]] = [{"type": "text", "text": one.content}] if one.content else []
-    for attachment in one.attachments:
-        url = attachment.get("url") or f"data:{attachment['mediaType']};base64,{attachment['data']}"
-        parts.append({"type": "image_url", "image_url": {"url": url}})
-    return {"role": one.role, "content": parts}
+def _id(call_id: str) -> str:
+    if _PLAIN_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
-def _name(value: object) -> str:
-    text = str(value) if isinstance(value, str | int) else ""
-    return text if _NAME.fullmatch(text) else ""
+def _url(attachment: dict[str, Any]) -> str:
+    if data := attachment.get("data"):
+        return f"data:{media_type(attachment)};base64,{data}"
+    return str(attachment["url"])
 
 
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= _COUNT_AT_MOST else None
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(texts)
+
+
+def _is_strict(schema: Any) -> bool:
+    """Whether each object in it requires all that it names, allows no more, and says no more."""
+    if not isinstance(schema, dict) or not schema.keys() <= _STRICT:
+        return False
+    named = schema.get("properties", {})
+    if named or schema.get("type") == "object":
+        closed = schema.get("additionalProperties") is False
+        if not closed or sorted(schema.get("required", ())) != sorted(named):
+            return False
+    inner = [*named.values(), *schema.get("anyOf", ())]
+    return all(map(_is_strict, inner + ([schema["items"]] if "items" in schema else [])))

@@ -13,7 +13,7 @@ class SseDecoder:
     __slots__ = ("_data", "_event", "_skip_lf", "_started", "_tail")
 
     def __init__(self) -> None:
-        self._tail = b""
+        self._tail: list[bytes] = []
         self._event = ""
         self._data: list[bytes] = []
         self._skip_lf = False
@@ -25,10 +25,14 @@ class SseDecoder:
             # the last chunk ended in CR, which ended the line: an LF now belongs to it
             chunk = chunk[1:] if chunk[:1] == b"\n" else chunk
             self._skip_lf = False
-        buffer = self._tail + chunk if self._tail else chunk
+        if self._started and b"\n" not in chunk and b"\r" not in chunk:
+            # joined once, when its line is whole: a long one comes in many chunks
+            self._tail.append(chunk)
+            return
+        buffer = b"".join((*self._tail, chunk))
         if not self._started:
             if len(buffer) < 3 and b"\xef\xbb\xbf".startswith(buffer):
-                self._tail = buffer
+                self._tail = [buffer]
                 return
             buffer = buffer.removeprefix(b"\xef\xbb\xbf")
             self._started = True
@@ -36,7 +40,7 @@ class SseDecoder:
             self._skip_lf = buffer.endswith(b"\r")
             buffer = buffer.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = buffer.split(b"\n")
-        self._tail = lines.pop()
+        self._tail = [lines.pop()]
         for line in lines:
             if line:
                 self._field(line)

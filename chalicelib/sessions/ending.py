@@ -1,6 +1,6 @@
 """How a turn ends: from what its run came to, to what is stored and told of it. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -9,20 +9,34 @@ import orjson
 from chalicelib.errors import PalError
 from chalicelib.ids import new_id
 from chalicelib.providers import Finished
+from chalicelib.sessions.calls import Call, NewApproval, Round, json_value
 from chalicelib.sessions.keeper import RunningTurn
-from chalicelib.sessions.prompt import history_entries
-from chalicelib.sessions.rows import TurnEnd
+from chalicelib.sessions.prompt import history_entries, rfc3339
+from chalicelib.sessions.rows import ClaimedTurn, TurnEnd
 
 CANCELLED: Final = "The turn was cancelled."
 
 
 @dataclass(kw_only=True)
 class Reply:
-    """What one run of a turn came to."""
+    """What one run of a turn came to.
+
+    `text` is a reply that was not streamed; None: what was streamed. `decided` and `rounds` are
+    what its tool loop told the model and did, `approvals` what the turn ends with open.
+    """
 
     finished: Finished | None = None
     error: PalError | None = None
     first_token: float | None = None
+    text: str | None = None
+    decided: list[Call] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    approvals: list[NewApproval] = field(default_factory=list)
+
+    @property
+    def used_tools(self) -> bool:
+        """Whether there is a journal to close."""
+        return bool(self.decided or self.rounds)
 
 
 def end_of(turn: RunningTurn, reply: Reply) -> TurnEnd:
@@ -41,11 +55,14 @@ def end_of(turn: RunningTurn, reply: Reply) -> TurnEnd:
                 code=error.code,
             ),
             # what the user said stays said, though it was not answered
-            appended=history_entries(claimed, message_id=None, reply=None, at=now),
+            appended=_appended(claimed, reply, at=now),
+            rounds=len(reply.rounds),
             error_code=error.code,
             error=error.message,
         )
-    message_id, text = new_id("msg"), turn.live.text()
+    message_id = new_id("msg")
+    streamed = turn.live.text()
+    text = streamed if reply.text is None else reply.text
     return TurnEnd(
         status="completed",
         kind="message_completed",
@@ -55,21 +72,42 @@ def end_of(turn: RunningTurn, reply: Reply) -> TurnEnd:
             text=text,
             tokens_in=finished.tokens_in,
             tokens_out=finished.tokens_out,
+            tokens_cached=finished.tokens_cached,
             cost_usd=finished.cost_usd,
             message_id=message_id,
             finish_reason=finished.reason,
         ),
-        appended=history_entries(claimed, message_id=message_id, reply=text, at=now),
+        appended=_appended(claimed, reply, at=now, message_id=message_id, text=text),
         start=turn.logged,
-        tail=text[turn.logged :],
+        tail=streamed[turn.logged :],
         message_id=message_id,
         text=text,
         provider=finished.provider,
         model=finished.model,
         tokens_in=finished.tokens_in,
         tokens_out=finished.tokens_out,
+        tokens_cached=finished.tokens_cached,
         cost_usd=finished.cost_usd,
+        rounds=len(reply.rounds),
         finish_reason=finished.reason,
+    )
+
+
+def _appended(
+    claimed: ClaimedTurn,
+    reply: Reply,
+    *,
+    at: datetime,
+    message_id: str | None = None,
+    text: str | None = None,
+) -> str:
+    return history_entries(
+        claimed,
+        at=at,
+        decided=reply.decided,
+        rounds=reply.rounds,
+        message_id=message_id,
+        reply=text,
     )
 
 
@@ -80,6 +118,7 @@ def completed_data(
     text: str,
     tokens_in: int | None,
     tokens_out: int | None,
+    tokens_cached: int | None,
     cost_usd: float | None,
     message_id: str | None,
     finish_reason: str | None,
@@ -89,10 +128,29 @@ def completed_data(
         sessionId=session_id,
         turnId=turn_id,
         text=text,
-        usage={"tokensIn": tokens_in, "tokensOut": tokens_out, "costUsd": cost_usd},
+        usage={
+            "tokensIn": tokens_in,
+            "tokensOut": tokens_out,
+            "tokensCached": tokens_cached,
+            "costUsd": cost_usd,
+        },
         messageId=message_id,
         finishReason=finish_reason,
     )
+
+
+def approval_event(turn: ClaimedTurn, new: NewApproval) -> tuple[str, str]:
+    """(kind, data) of the event that asks a person to decide."""
+    data = to_json(
+        sessionId=turn.session_id,
+        turnId=turn.turn_id,
+        approvalId=new.id,
+        callId=new.call.id,
+        name=new.call.name,
+        arguments=json_value(new.call.arguments),
+        expiresAt=rfc3339(new.expires_at),
+    )
+    return "approval_required", data
 
 
 def to_json(**fields: Any) -> str:

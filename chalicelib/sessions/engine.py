@@ -9,20 +9,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
-from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from chalicelib import telemetry
-from chalicelib.db import Database
+from chalicelib.db import Database, Tx
 from chalicelib.errors import PalError, TurnCancelled, TurnTimedOut, Unavailable
 from chalicelib.ids import new_id
-from chalicelib.providers import AttemptFailed, Finished, Provider, TextDelta
 from chalicelib.sessions import log, store
-from chalicelib.sessions.ending import CANCELLED, Reply, end_of, to_json
+from chalicelib.sessions.approvals import write_approvals
+from chalicelib.sessions.ending import CANCELLED, Reply, approval_event, end_of
 from chalicelib.sessions.hub import Hub
+from chalicelib.sessions.journal import append_events, close_journal, open_journal
 from chalicelib.sessions.keeper import Keeper, RunningTurn, delta_row
-from chalicelib.sessions.prompt import build_request
-from chalicelib.sessions.rows import ClaimedTurn, LogRow, PendingText
+from chalicelib.sessions.produce import Producer
+from chalicelib.sessions.rows import ClaimedTurn, LogRow, PendingText, TurnEnd
+from chalicelib.sessions.teller import Teller
 
 _log = logging.getLogger(__name__)
 
@@ -33,9 +35,9 @@ class Engine:
     """All turns of one process."""
 
     def __init__(
-        self, db: Database, hub: Hub, provider: Provider, *, lease: float, timeout: float
+        self, db: Database, hub: Hub, producer: Producer, *, lease: float, timeout: float
     ) -> None:
-        self._db, self._hub, self._provider = db, hub, provider
+        self._db, self._hub, self._producer = db, hub, producer
         self._lease, self._timeout = lease, timeout
         self.keeper = Keeper(db, hub, lease=lease)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,9 +145,12 @@ class Engine:
         async with self._db.tenant(tenant_id) as tx:
             if await store.lock_head(tx, session_id) is None:
                 return None
-            return await store.claim_turn(
+            claimed = await store.claim_turn(
                 tx, tenant_id=tenant_id, session_id=session_id, lease=self._lease
             )
+            if claimed is None or not (claimed.cut_turn or claimed.decided):
+                return claimed
+            return replace(claimed, journal=await open_journal(tx, claimed))
 
     async def _run(self, claimed: ClaimedTurn) -> bool:
         """Run one claimed turn to its end; whether the session has another one queued."""
@@ -176,11 +181,16 @@ class Engine:
         return more
 
     async def _work(self, turn: RunningTurn, began: float) -> Reply:
+        found = turn.claimed.journal
+        reply = Reply(decided=found.decided, rounds=found.rounds)
         if turn.claimed.cancel_requested:
             turn.ending = "cancelled"
-            return Reply(error=TurnCancelled(CANCELLED))
-        reply = Reply()
-        turn.work = asyncio.get_running_loop().create_task(self._produce(turn, reply, began))
+            reply.error = TurnCancelled(CANCELLED)
+            return reply
+        teller = Teller(self._db, self._hub, turn, lease=self._lease)
+        turn.work = asyncio.get_running_loop().create_task(
+            self._producer.produce(turn, reply, teller, began=began)
+        )
         try:
             async with asyncio.timeout(self._timeout):
                 await turn.work
@@ -202,42 +212,6 @@ class Engine:
             reply.error = PalError("The model's answer could not be read.", code="provider_error")
         return reply
 
-    async def _produce(self, turn: RunningTurn, reply: Reply, began: float) -> None:
-        async with aclosing(self._provider.stream(build_request(turn.claimed))) as events:
-            async for event in events:
-                if isinstance(event, TextDelta):
-                    if reply.first_token is None:
-                        reply.first_token = time.monotonic() - began
-                    turn.live.add(event.text)
-                elif isinstance(event, Finished):
-                    reply.finished = event
-                else:
-                    await self._append_failure(turn, event)
-
-    async def _append_failure(self, turn: RunningTurn, event: AttemptFailed) -> None:
-        claimed = turn.claimed
-        data = to_json(
-            sessionId=claimed.session_id,
-            turnId=claimed.turn_id,
-            provider=event.provider,
-            model=event.model,
-            error=event.reason,
-        )
-        kind = "provider_attempt_failed"
-        try:
-            async with self._db.tenant(claimed.tenant_id) as tx:
-                seq = await store.append_event(
-                    tx, claimed, kind=kind, event=data, lease=self._lease
-                )
-        except PalError:
-            return  # an event that readers may ignore must not cost them the answer
-        if seq is None:
-            turn.end("lost")
-            return
-        self._hub.publish(
-            claimed.session_id, _event_row(seq, kind, claimed.turn_id, claimed.generation, data)
-        )
-
     def _abandon(self, turn: RunningTurn) -> bool:
         _log.warning("lease lost", extra={"action": "lease_lost"})
         self._hub.wake(turn.claimed.session_id)
@@ -251,14 +225,16 @@ class Engine:
         tried = False
         while True:
             try:
+                asked: list[LogRow] = []
                 async with self._db.tenant(claimed.tenant_id) as tx:
-                    ended = await store.end_turn(tx, claimed, end)
+                    ended = await self._end(tx, claimed, reply, end, asked)
                     if ended is None and end.status == "completed":
                         # cancelled at the last moment, if the lease is still this runner's
-                        cancelled = Reply(error=TurnCancelled(CANCELLED))
-                        ended = await store.end_turn(tx, claimed, end_of(turn, cancelled))
+                        cancelled = replace(reply, error=TurnCancelled(CANCELLED))
+                        void = end_of(turn, cancelled)
+                        ended = await self._end(tx, claimed, cancelled, void, asked)
                         if ended is not None:
-                            end, reply.error = end_of(turn, cancelled), cancelled.error
+                            end, reply.error = void, cancelled.error
                     if ended is None and tried:
                         # an earlier try may have committed before its connection broke
                         known = await log.finished_turn(
@@ -277,6 +253,8 @@ class Engine:
         if ended is None:
             return self._abandon(turn)
         seq, queued = ended
+        for row in asked:
+            self._hub.publish(claimed.session_id, row)
         if end.tail:
             text = PendingText(
                 session_id=claimed.session_id,
@@ -291,6 +269,26 @@ class Engine:
             _event_row(seq, end.kind, claimed.turn_id, claimed.generation, end.event),
         )
         return queued is not None
+
+    async def _end(
+        self, tx: Tx, claimed: ClaimedTurn, reply: Reply, end: TurnEnd, asked: list[LogRow]
+    ) -> tuple[int, str | None] | None:
+        """One try to commit; the events of approvals that the turn ends with go into `asked`."""
+        if reply.used_tools:
+            fence = await append_events(tx, claimed, [], lease=self._lease)
+            if fence is None or (fence[1] and end.status == "completed"):
+                return None
+            if end.status == "completed" and reply.approvals:
+                events = [approval_event(claimed, one) for one in reply.approvals]
+                logged = await append_events(tx, claimed, events, lease=self._lease)
+                first = logged[0] if logged else 0
+                asked += [
+                    _event_row(first + n, kind, claimed.turn_id, claimed.generation, data)
+                    for n, (kind, data) in enumerate(events)
+                ]
+                await write_approvals(tx, claimed, reply.approvals)
+            await close_journal(tx, claimed, reply.decided)
+        return await store.end_turn(tx, claimed, end)
 
     def _tell(self, reply: Reply, *, duration: float) -> None:
         finished, error = reply.finished, reply.error

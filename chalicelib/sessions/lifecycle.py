@@ -13,9 +13,11 @@ from chalicelib.errors import Conflict, NotFound, PalError, Unavailable
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import is_id, new_id
 from chalicelib.sessions import store
+from chalicelib.sessions.approvals import supersede_approvals
 from chalicelib.sessions.dispatch import Dispatch
 from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.hub import Hub
+from chalicelib.sessions.journal import StoredCall, read_call
 from chalicelib.sessions.prompt import rfc3339
 from chalicelib.sessions.reader import Reader
 from chalicelib.sessions.rows import LogRow, Message, Session
@@ -54,11 +56,11 @@ class Sessions:
         once: Once | None = None,
     ) -> dict[str, Any]:
         """A new session: `{id, status}`. NotFound where the tenant wants agents defined first."""
-        if not caller.undefined_agents:
-            raise NotFound(f"There is no agent {agent_name}.")
         async with self._db.tenant(caller.tenant_id) as tx:
             if (before := await begin_once(tx, once)) is not None:
                 return dict(before)
+            if not caller.undefined_agents and not await store.agent_defined(tx, agent_name):
+                raise NotFound(f"There is no agent {agent_name}.")
             answer = {"id": new_id("sess"), "status": "active"}
             await store.insert_session(
                 tx,
@@ -108,6 +110,13 @@ class Sessions:
                 raise _no_session()
             return await store.page_messages(tx, session_id, after=after, most=most)
 
+    async def tool_call(
+        self, caller: Principal, session_id: str, call_id: str
+    ) -> StoredCall | None:
+        """One tool call of a session, None if there is none of that id."""
+        async with self._db.tenant(caller.tenant_id) as tx:
+            return await read_call(tx, session_id, call_id)
+
     async def post(
         self, caller: Principal, session_id: str, message: NewMessage, *, once: Once | None = None
     ) -> dict[str, Any]:
@@ -120,7 +129,7 @@ class Sessions:
         if row is not None:
             self._hub.publish(session_id, row)
             if not busy:
-                await self._dispatch(caller.tenant_id, session_id)
+                await self.send(caller.tenant_id, session_id)
         return answer
 
     async def post_and_follow(
@@ -163,6 +172,7 @@ class Sessions:
                 raise _no_session()
             if head.status == "ended":
                 raise Conflict("The session has ended.", code="session_ended")
+            await supersede_approvals(tx, session_id)
             stopped = await store.stop_session(tx, session_id)
             await finish_once(tx, once, answer)
         if stopped is not None:
@@ -250,7 +260,8 @@ class Sessions:
         )
         return answer, row, accepted.busy
 
-    async def _dispatch(self, tenant_id: str, session_id: str) -> None:
+    async def send(self, tenant_id: str, session_id: str) -> None:
+        """Dispatch the session's queued turn; a failure is left to the sweep."""
         try:
             await self.dispatch(tenant_id, session_id)
         except Exception as exc:

@@ -73,6 +73,7 @@ async def finished_turn(tx: Tx, session_id: str, *, turn_id: str | None) -> Fini
         finish_reason=row[8],
         error=row[9],
         error_code=row[10],
+        tokens_cached=row[11],
     )
 
 

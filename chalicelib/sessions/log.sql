@@ -22,7 +22,7 @@ SELECT min(seq) FROM session_events WHERE session_id = %(session_id)s AND turn_i
 -- finished_turn --
 -- What a reader gets whose place in the log is gone: how the turn it was in ended, else the last one.
 SELECT t.id, t.status, t.generation, m.content, t.tokens_in, t.tokens_out, t.cost_usd,
-       t.message_id, t.finish_reason, t.error, t.error_code
+       t.message_id, t.finish_reason, t.error, t.error_code, t.tokens_cached
 FROM turns t LEFT JOIN messages m ON m.id = t.message_id
 WHERE t.session_id = %(session_id)s AND t.status IN ('completed', 'failed', 'cut')
   AND (%(turn_id)s::text IS NULL OR t.id = %(turn_id)s)

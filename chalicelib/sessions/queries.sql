@@ -8,6 +8,9 @@ WITH made AS (
 )
 INSERT INTO session_heads (session_id, tenant_id) SELECT id, tenant_id FROM made
 
+-- agent_defined --
+SELECT EXISTS (SELECT FROM agents WHERE tenant_id = pal.tenant() AND name = %(name)s)
+
 -- get_session --
 SELECT s.id, s.tenant_id, s.agent_name, h.status, s.summary, s.created_at,
        greatest(s.updated_at, h.queued_at), s.user_id, s.group_id, s.metadata
@@ -66,7 +69,7 @@ WITH head AS (
         queued_at = CASE WHEN queued_turn IS NULL OR status = 'interrupted' THEN now()
                          ELSE queued_at END,
         cuts = CASE WHEN status = 'interrupted' THEN 0 ELSE cuts END,
-        status = CASE WHEN status = 'awaiting_approval' THEN status ELSE 'processing' END
+        status = 'processing'
     WHERE session_id = %(session_id)s AND status NOT IN ('stopped', 'ended')
     RETURNING session_id, tenant_id, next_seq - 1 AS seq, queued_turn, turn_count,
               running_turn IS NOT NULL AS busy, pal.watched(watchers) AS watched
@@ -111,15 +114,15 @@ WITH prior AS (
     FROM head WHERE m.session_id = head.session_id AND m.turn_id = head.cut_turn
 ), turn AS (
     UPDATE turns t SET status = 'running', generation = head.generation, started_at = now(),
-                       resumes_turn = head.cut_turn
+                       resumes_turn = coalesce(head.cut_turn, t.resumes_turn)
     FROM head WHERE t.id = head.running_turn
-    RETURNING t.accepted_at
+    RETURNING t.accepted_at, t.resumes_turn
 ), event AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
     SELECT session_id, turn_seq, tenant_id, 'turn_started', running_turn, generation,
            json_build_object('sessionId', session_id, 'turnId', running_turn,
-                             'resumesTurnId', cut_turn)::text
-    FROM head
+                             'resumesTurnId', resumes_turn)::text
+    FROM head, turn
     RETURNING data
 )
 SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.watched,
@@ -132,8 +135,15 @@ SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.wa
         FROM messages m
         WHERE m.session_id = head.session_id AND m.turn_id IN (head.running_turn, head.cut_turn)
           AND m.role = 'user'),
+       turn.resumes_turn, s.user_id, s.group_id, a.definition::text,
+       a.id IS NULL AND NOT t.undefined_agents AS agent_missing,
+       EXISTS (SELECT FROM tenant_secrets WHERE kind = 'provider') AS own_keys,
+       EXISTS (SELECT FROM tool_calls c WHERE c.session_id = head.session_id AND c.run_turn IS NULL
+               AND c.status IN ('approved', 'denied', 'expired')) AS decided,
        CASE WHEN head.watched THEN pg_notify('pal_feed', head.session_id || ' ' || head.turn_seq) END
-FROM head, turn, event, sessions s WHERE s.id = head.session_id
+FROM head, turn, event, tenants t, sessions s
+    LEFT JOIN agents a ON a.tenant_id = s.tenant_id AND a.name = s.agent_name
+WHERE s.id = head.session_id AND t.id = head.tenant_id
 
 -- write_deltas --
 -- The text and the heartbeat of many turns of one tenant in one statement. A row of text per turn
@@ -170,21 +180,6 @@ SELECT g.turn_id, head.seq, coalesce(head.cancel_requested, false),
 FROM given g LEFT JOIN head USING (session_id, turn_id)
 LEFT JOIN session_heads h ON h.session_id = g.session_id
 
--- append_event --
--- An event of a running turn; its runner's lease is renewed by it.
-WITH head AS (
-    UPDATE session_heads SET next_seq = next_seq + 1,
-                             lease_until = now() + make_interval(secs => %(lease)s)
-    WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
-      AND generation = %(generation)s
-    RETURNING session_id, tenant_id, next_seq - 1 AS seq,
-              pal.watched(watchers) AS watched
-), event AS (
-    INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
-    SELECT session_id, seq, tenant_id, %(kind)s, %(turn_id)s, %(generation)s, %(event)s FROM head
-)
-SELECT seq, CASE WHEN watched THEN pg_notify('pal_feed', session_id || ' ' || seq) END FROM head
-
 -- end_turn --
 -- The commit of a turn, completed or failed, in one statement: no row means that nothing was
 -- written, because this runner's lease had lapsed, or because a turn that would be completed was
@@ -193,7 +188,8 @@ WITH head AS (
     UPDATE session_heads SET
         running_turn = NULL, lease_until = NULL, cuts = 0, cancel_requested = false,
         status = CASE WHEN status IN ('stopped', 'ended') THEN status
-                      WHEN queued_turn IS NULL THEN 'active' ELSE 'processing' END,
+                      WHEN queued_turn IS NOT NULL THEN 'processing'
+                      WHEN open_approvals > 0 THEN 'awaiting_approval' ELSE 'active' END,
         next_seq = next_seq + 1 + (%(tail)s <> '')::integer
     WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
       AND generation = %(generation)s
@@ -203,14 +199,16 @@ WITH head AS (
 ), turn AS (
     UPDATE turns SET status = %(status)s, ended_at = now(), provider = %(provider)s,
         model = %(model)s, tokens_in = %(tokens_in)s, tokens_out = %(tokens_out)s,
+        tokens_cached = %(tokens_cached)s, rounds = %(rounds)s,
         cost_usd = %(cost_usd)s, finish_reason = %(finish_reason)s, message_id = %(message_id)s,
         error_code = %(error_code)s, error = %(error)s
     FROM head WHERE turns.id = %(turn_id)s
     RETURNING ordinal
 ), message AS (
-    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, seq, role, content)
+    INSERT INTO messages (id, tenant_id, session_id, turn_id, turn_ordinal, seq, role, content,
+                          tool_calls)
     SELECT %(message_id)s, tenant_id, session_id, %(turn_id)s, turn.ordinal, seq, 'assistant',
-           %(text)s
+           %(text)s, CASE WHEN %(rounds)s::integer > 0 THEN pal.calls_of(%(turn_id)s) END
     FROM head, turn WHERE %(message_id)s::text IS NOT NULL
 ), session AS (
     UPDATE sessions SET messages = messages || %(appended)s::jsonb, updated_at = now()
@@ -269,7 +267,7 @@ FROM head, event
 -- stop_session --
 -- After lock_head. Stopping twice writes no second event.
 WITH head AS (
-    UPDATE session_heads SET status = 'stopped', next_seq = next_seq + 1
+    UPDATE session_heads SET status = 'stopped', open_approvals = 0, next_seq = next_seq + 1
     WHERE session_id = %(session_id)s AND status <> 'stopped'
     RETURNING session_id, tenant_id, next_seq - 1 AS seq, pal.watched(watchers) AS watched
 ), event AS (

@@ -103,6 +103,7 @@ def finished_event(session_id: str, turn: FinishedTurn) -> tuple[str, str]:
             text=turn.text or "",
             tokens_in=turn.tokens_in,
             tokens_out=turn.tokens_out,
+            tokens_cached=turn.tokens_cached,
             cost_usd=turn.cost_usd,
             message_id=turn.message_id,
             finish_reason=turn.finish_reason,

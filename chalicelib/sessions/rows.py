@@ -1,8 +1,10 @@
 """What the store returns: one frozen shape per kind of row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+from chalicelib.sessions.calls import Journal
 
 Status = Literal["active", "processing", "awaiting_approval", "interrupted", "stopped", "ended"]
 
@@ -69,13 +71,17 @@ class Accepted:
 class ClaimedTurn:
     """A turn this process may run, with all that its prompt is made of.
 
-    `history` is the JSON text of `sessions.messages`, `pending` that of the turn's own messages.
-    (turn_id, generation) is the fencing token of every later write.
+    `history` is the JSON text of `sessions.messages`, `pending` that of the turn's own messages,
+    `definition` that of the agent's, None for an agent that no one has defined (`agent_missing`:
+    where that is an error). `cut_turn` was cut before this one and is taken up by it;
+    `resumes_turn` is that one, or the one that stopped for an approval. `decided`: calls were
+    decided on since. (turn_id, generation) is the fencing token of every later write.
     """
 
     tenant_id: str
     session_id: str
     turn_id: str
+    cut_turn: str | None
     resumes_turn: str | None
     generation: int
     seq: int
@@ -83,9 +89,16 @@ class ClaimedTurn:
     accepted_at: datetime
     event: str
     agent_name: str
+    definition: str | None
+    agent_missing: bool
+    own_keys: bool
+    user_id: str | None
+    group_id: str | None
     history: str
     pending: str
     cancel_requested: bool
+    decided: bool
+    journal: Journal = field(default_factory=Journal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +140,9 @@ class TurnEnd:
     model: str | None = None
     tokens_in: int | None = None
     tokens_out: int | None = None
+    tokens_cached: int | None = None
     cost_usd: float | None = None
+    rounds: int = 0
     finish_reason: str | None = None
     error_code: str | None = None
     error: str | None = None
@@ -181,6 +196,7 @@ class FinishedTurn:
     text: str | None
     tokens_in: int | None
     tokens_out: int | None
+    tokens_cached: int | None
     cost_usd: float | None
     message_id: str | None
     finish_reason: str | None

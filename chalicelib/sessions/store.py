@@ -45,6 +45,12 @@ async def insert_session(
     await tx.execute(_QUERIES["insert_session"], values)
 
 
+async def agent_defined(tx: Tx, name: str) -> bool:
+    """Whether the tenant has an agent of this name."""
+    row = await _one(tx, "agent_defined", name=name)
+    return bool(row and row[0])
+
+
 async def get_session(tx: Tx, session_id: str) -> Session | None:
     """The session, None if this tenant has none of that id."""
     row = await _one(tx, "get_session", session_id=session_id)
@@ -158,7 +164,7 @@ async def claim_turn(
         tenant_id=tenant_id,
         session_id=session_id,
         turn_id=row[0],
-        resumes_turn=row[1],
+        cut_turn=row[1],
         generation=row[2],
         seq=row[3],
         watched=row[4],
@@ -168,6 +174,13 @@ async def claim_turn(
         history=row[8],
         cancel_requested=row[9],
         pending=row[10] or "[]",
+        resumes_turn=row[11],
+        user_id=row[12],
+        group_id=row[13],
+        definition=row[14],
+        agent_missing=row[15],
+        own_keys=row[16],
+        decided=row[17],
     )
 
 
@@ -193,23 +206,6 @@ async def write_deltas(tx: Tx, given: list[PendingText], *, lease: float) -> lis
         )
         for row in await cur.fetchall()
     ]
-
-
-async def append_event(
-    tx: Tx, turn: ClaimedTurn, *, kind: str, event: str, lease: float
-) -> int | None:
-    """Log an event (JSON) of a running turn: its seq; None if the lease is lost."""
-    row = await _one(
-        tx,
-        "append_event",
-        session_id=turn.session_id,
-        turn_id=turn.turn_id,
-        generation=turn.generation,
-        kind=kind,
-        event=event,
-        lease=lease,
-    )
-    return row[0] if row else None
 
 
 async def end_turn(tx: Tx, turn: ClaimedTurn, end: TurnEnd) -> tuple[int, str | None] | None:

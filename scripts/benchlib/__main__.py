@@ -1,14 +1,16 @@
 """scripts/bench: what is measured, on which server, and where the figures go.
 
-Every scenario but `imports` and `kill` runs on one server, started for the bench with the fake
-provider of the tests, and takes its baseline in the same run: the same client reading that
-provider directly. Exit status: 0 all delivered, 1 something was lost or failed, 2 not started.
+Most scenarios run on one server, started for the bench with the fake provider of the tests, and
+take their baseline in the same run: the same client reading that provider directly. `overhead`
+needs no server; `rounds`, `--chaos` and `--kill` start one of their own. Exit status: 0 all
+delivered, 1 something was lost or failed, 2 not started.
 """
 
 import argparse
 import contextlib
 import os
 import platform
+import random
 import signal
 import sys
 import time
@@ -20,12 +22,15 @@ import psycopg
 import uvloop
 
 from benchlib import scenarios
+from benchlib.chaos import chaos
 from benchlib.figures import Table, write_json
 from benchlib.imports import imports
 from benchlib.kill import kill
 from benchlib.load import load
 from benchlib.meters import Bench
+from benchlib.overhead import overhead
 from benchlib.processes import NotStarted, Server, allow_many_files, provider
+from benchlib.rounds import rounds
 from benchlib.transactions import transactions
 from benchlib.turns import Cadence
 from benchlib.wire import Client, Refused
@@ -42,7 +47,7 @@ ON_SERVER: dict[str, ScenarioRun] = {
     "idle": scenarios.idle,
     "transactions": transactions,
 }
-ALL = ("load", *ON_SERVER, "imports")
+ALL = ("load", *ON_SERVER, "overhead", "rounds", "imports")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -50,14 +55,23 @@ def parse_arguments() -> argparse.Namespace:
         prog="scripts/bench",
         description="Measure the server beside a bare client reading the same provider.",
         epilog="many: 500 streams at 200 ms a token. create, instant: a second. history: turn 500 "
-        "against turn 10. idle: 2,000 open streams. transactions: of a plain turn. imports: of "
-        "the Lambda entries.",
+        "against turn 10. idle: 2,000 open streams. transactions: of a plain turn. overhead: of "
+        "the provider chain alone. rounds: of the tool loop. imports: of the Lambda entries.",
     )
     parser.add_argument("scenarios", nargs="*", metavar="scenario", help=f"all, {', '.join(ALL)}")
     parser.add_argument("--streams", help="load: numbers of sessions (1,20,100)")
     parser.add_argument("--turns", type=int, help="load: turns a session (10 for one, else 4)")
     parser.add_argument("--cadence", help=f"load: first ms-ms between-tokens ({CADENCE})")
     parser.add_argument("--kill", type=int, metavar="N", help="SIGKILL the gateway N times")
+    parser.add_argument(
+        "--chaos",
+        type=int,
+        nargs="?",
+        const=500,
+        metavar="N",
+        help="N turns (500) over three vendors that fail at random",
+    )
+    parser.add_argument("--seed", type=int, help="chaos: have the same weather again")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--keep-log", type=Path, metavar="FILE", help="copy the server's output")
     parser.add_argument("--dev", default="scripts/dev", help=argparse.SUPPRESS)
@@ -66,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"no such scenario: {', '.join(sorted(unknown))}")
     if "all" in args.scenarios:
         args.scenarios = list(ALL)
-    if args.streams or (not args.scenarios and args.kill is None):
+    if args.streams or (not args.scenarios and args.kill is None and args.chaos is None):
         args.scenarios = ["load", *(s for s in args.scenarios if s != "load")]
     try:
         args.streams = [int(n) for n in (args.streams or "1,20,100").split(",")]
@@ -146,6 +160,10 @@ def main() -> int:
         tables.append(table)
         print(table.text(), flush=True)
 
+    def show_all(found: list[Table]) -> None:
+        for table in found:
+            show(table)
+
     about: dict[str, object] = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
@@ -156,6 +174,13 @@ def main() -> int:
             about |= uvloop.run(measure(args, show))
         if "imports" in args.scenarios:
             show(imports())
+        if "overhead" in args.scenarios:
+            show_all(uvloop.run(overhead()))
+        if "rounds" in args.scenarios:
+            show(uvloop.run(rounds([args.dev])))
+        if args.chaos is not None:
+            seed = random.randrange(10_000) if args.seed is None else args.seed
+            show_all(uvloop.run(chaos([args.dev], args.chaos, seed)))
         if args.kill is not None:
             show(uvloop.run(kill([args.dev], args.kill)))
     except NotStarted as exc:

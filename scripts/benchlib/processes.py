@@ -64,12 +64,12 @@ class Program:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_ready(self, seconds: float) -> re.Match[str]:
+    def wait_ready(self, seconds: float, line: re.Pattern[str] = READY) -> re.Match[str]:
         """The `ready …` line of this start; raises NotStarted with the end of the output."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             text = self._log.read_bytes()[self._from :].decode(errors="replace")
-            if found := READY.search(text):
+            if found := line.search(text):
                 return found
             if self._process.poll() is not None:
                 break
@@ -114,7 +114,10 @@ def provider() -> Iterator[tuple[str, int]]:
 
 @dataclass
 class Server:
-    """The server under test on its own data folder, startable again after a stop or a kill."""
+    """The server under test on its own data folder, startable again after a stop or a kill.
+
+    `settings` are variables, and win over the provider's.
+    """
 
     command: list[str]
     provider_url: str
@@ -142,8 +145,8 @@ class Server:
             PAL_PROVIDERS=f"openai:{self.model}",
             OPENAI_BASE_URL=self.provider_url,
             OPENAI_API_KEY="bench",
-            **self.settings,
         )
+        env.update(self.settings)
         if self._program is not None:  # it was killed
             self._program.close()
         began = time.monotonic()

@@ -1,5 +1,7 @@
 """`./scripts/dev` as a new user runs it: one command, from nothing."""
 
+import asyncio
+import base64
 import os
 import re
 import signal
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from chalicelib.config import Secret, Settings
+from chalicelib.vault import Vault
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import HttpClient, text_of
 from tests.support.postgres import OLDEST, TestDatabase, free_port, oldest
@@ -171,6 +175,42 @@ def test_existing_postgres_is_used_in_place_of_the_embedded_one(
         dev.close()
 
 
+def test_secrets_are_kept_with_a_key_that_is_made_once(
+    root: Path, settings: dict[str, str], database: TestDatabase
+) -> None:
+    """Lost if red: tenants' own keys on a laptop, without a word on how to encrypt them."""
+    key = Path(settings["PAL_DATA_DIR"]) / "vault-key"
+    seen = []
+    for put in ("kept", "kept too"):
+        dev = Dev(root, **settings, PAL_DATABASE_URL=database.master)
+        try:
+            client = dev.client()
+            value = {"value": f"a secret to be {put}"}
+            path = f"/v1/admin/secrets/{put.replace(' ', '-')}"
+            assert client.call("PUT", path, value).status == 200
+        finally:
+            dev.close()
+        assert key.stat().st_mode & 0o777 == 0o600
+        seen.append(key.read_text().strip())
+    assert seen[0] == seen[1] != ""
+    vault = Vault(Settings(vault_key=Secret(seen[0])))
+    rows = database.rows("SELECT tenant_id, name, sealed FROM pal.tenant_secrets ORDER BY name")
+    opened = [
+        asyncio.run(vault.open(bytes(sealed), tenant_id=tenant, kind="tool", name=name))
+        for tenant, name, sealed in rows
+    ]
+    assert opened == ["a secret to be kept", "a secret to be kept too"]
+
+    key.unlink()
+    own = base64.b64encode(bytes(32)).decode()
+    dev = Dev(root, **settings, PAL_DATABASE_URL=database.master, PAL_VAULT_KEY=own)
+    try:
+        dev.client()
+    finally:
+        dev.close()
+    assert not key.exists(), "none is made where one is given"
+
+
 def test_oldest_supported_postgres_will_do(root: Path, settings: dict[str, str]) -> None:
     """Lost if red: everyone whose Postgres is not the newest, or wants a password."""
     if OLDEST is None:
@@ -197,6 +237,7 @@ def test_oldest_supported_postgres_will_do(root: Path, settings: dict[str, str])
     [
         pytest.param("PAL_TURN_LEASE", "soon", id="duration"),
         pytest.param("PAL_PROVIDERS", "nobody:model", id="provider"),
+        pytest.param("PAL_VAULT_KEY", "too short", id="vault-key"),
         pytest.param("PAL_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/x", id="database"),
     ],
 )

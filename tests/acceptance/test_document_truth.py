@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from chalicelib.config import Secret
 from tests.conftest import open_door
+from tests.fakes.openai_replies import Call
 from tests.fakes.openai_server import FakeOpenAI
 from tests.fakes.openai_server import Reply as Scripted
 from tests.support.answers import new_session
@@ -16,6 +18,44 @@ from tests.support.http import Event, Reply
 from tests.support.stack import Stack
 
 UNKNOWN = "sess_00000000000000000000000000"
+VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
+BODIES = {
+    ("POST", "/v1/sessions/{session_id}/messages"): {"content": "x"},
+    ("POST", "/v1/approvals/{approval_id}"): {"decision": "deny"},
+    ("PUT", "/v1/agents/{name}"): {},
+}
+"""What a call needs to be heard at all."""
+AGENT: dict[str, Any] = {
+    "name": "guide",
+    "description": "Knows the way.",
+    "systemPrompt": "You are a guide.",
+    "models": {"primary": ["openai:x"], "fast": ["bedrock:y:z"]},
+    "tools": [
+        {"kind": "builtin", "name": "current_time", "approval": "always", "readOnly": True},
+        {
+            "kind": "http",
+            "name": "lookup",
+            "description": "Looks up.",
+            "method": "POST",
+            "url": "https://tools.example/{what}",
+            "headers": {"Authorization": "Bearer {{secret:guide}}"},
+            "body": {"a": ["{what}", None, 1.5]},
+            "parameters": {
+                "type": "object",
+                "properties": {"what": {"type": ["string", "null"], "default": None}},
+            },
+            "timeout": 2.5,
+            "idempotent": True,
+        },
+        {"kind": "mcp", "name": "maps", "url": "https://maps.example", "tools": ["find"]},
+        {"kind": "lambda", "name": "run", "function": "pal-tool-run"},
+    ],
+    "isolation": "none",
+    "context": "compact",
+    "memory": {"inject": False, "tokenBudget": 100},
+    "maxToolRounds": 2,
+    "labels": {"a": "b"},
+}
 IMAGE = {"type": "image", "mediaType": "image/png", "data": "aGk="}
 
 
@@ -91,7 +131,7 @@ def test_every_answer_is_as_the_document_says(
     kind: str, make_stack: Callable[..., Stack], provider: FakeOpenAI
 ) -> None:
     """Lost if red: clients made from the document, which cannot read what the API sends."""
-    stack = make_stack()
+    stack = make_stack(vault_key=VAULT_KEY)
     door = open_door(kind, stack, stack.key)
     nobody = open_door(kind, stack, "")
     _, weak_key = stack.make_key("chats")
@@ -99,11 +139,12 @@ def test_every_answer_is_as_the_document_says(
     document = Document(door)
 
     session = new_session(door)
+    ids = {"session_id": session, "name": "guide", "call_id": "x", "approval_id": "x"}
 
     def ask(
         method: str, path: str, body: Any = None, *, by: Door = door, query: str = "", **more: Any
     ) -> Reply:
-        reply = by.call(method, path.format(session_id=session) + query, body, **more)
+        reply = by.call(method, path.format_map(ids) + query, body, **more)
         document.check(method, path, reply)
         return reply
 
@@ -144,11 +185,56 @@ def test_every_answer_is_as_the_document_says(
     assert ask("POST", f"{one}/cancel").status == 200
     assert ask("POST", "/v1/stream-tokens", {"sessionId": session}).status == 201
     assert ask("POST", "/v1/stream-tokens", {"sessionId": UNKNOWN}).status == 404
+    agent = "/v1/agents/{name}"
+    taken = document.whole["paths"]["/v1/agents"]["post"]["requestBody"]["content"]
+    assert document.matches(taken["application/json"]["schema"], AGENT) == []
+    assert ask("POST", "/v1/agents", AGENT, headers=key).status == 201
+    assert ask("POST", "/v1/agents", AGENT, headers=key).status == 201
+    assert ask("POST", "/v1/agents", {**AGENT, "name": "x"}, headers=key).status == 409
+    assert ask("POST", "/v1/agents", AGENT).status == 409
+    assert ask("POST", "/v1/agents", {"name": "x", "tools": [{}]}).status == 422
+    assert ask("POST", "/v1/agents", {"name": "small"}).status == 201
+    assert ask("GET", agent).status == 200
+    assert ask("GET", "/v1/agents").status == 200
+    assert ask("PUT", agent, {**AGENT, "description": "x"}).status == 200
+    assert ask("PUT", agent, {"isolation": "microvm"}).status == 422
+    keys = {"openai@own": {"apiKey": "a-key-of-its-own", "baseUrl": "https://x.example"}}
+    providers, secret = "/v1/admin/providers", "/v1/admin/secrets/{name}"
+    assert ask("PUT", providers, {"providers": {**keys, "openai": {"apiKey": "k"}}}).status == 200
+    assert ask("PUT", providers, {"providers": {"x": None}}).status == 422
+    assert ask("GET", providers).status == 200
+    assert ask("PUT", secret, {"value": "hunter2"}).status == 200
+    assert ask("PUT", secret, {"value": ""}).status == 422
+    assert ask("GET", "/v1/admin/secrets").status == 200
+
+    for _ in range(2):
+        provider.script(Scripted(tool_calls=[Call("current_time", {})]))
+        gated = new_session(door)
+        url = f"/v1/sessions/{gated}/messages"
+        told = door.stream("POST", url, {"content": "x"}).rest()
+    asked = next(one.data for one in told if one.name == "approval_required")
+    ids |= {"session_id": gated, "call_id": asked["callId"], "approval_id": asked["approvalId"]}
+    decision = "/v1/approvals/{approval_id}"
+    assert ask("GET", "/v1/approvals").status == 200
+    assert ask("GET", "/v1/approvals", query="?status=x").status == 422
+    assert ask("GET", one + "/tool-calls/{call_id}").status == 200
+    assert ask("POST", decision, {"decision": "perhaps"}).status == 422
+    assert ask("POST", decision, {"decision": "deny"}).status == 200
+    assert ask("POST", decision, {"decision": "deny"}).status == 409
+    stack.node.run(stack.node.services.engine.wait_idle())
+    assert ask("GET", "/v1/approvals").status == 200
+    assert ask("GET", one).status == 200
+    assert ask("GET", one + "/tool-calls/{call_id}").status == 200
+    ids |= {"session_id": session, "call_id": "x", "approval_id": "x"}
+
+    assert ask("DELETE", agent).status == 204
+    assert ask("DELETE", secret).status == 204
     assert ask("GET", "/v1/memory/distillates").status == 200
     assert ask("POST", "/v1/memory/distill").status == 200
     assert ask("GET", "/healthz").status == 200
     assert ask("GET", "/openapi.json").status == 200
-    for path in ("/v1/sessions", messages):
+    assert ask("POST", "/v1/agents", {"name": "guard"}).status == 201
+    for path in ("/v1/sessions", messages, "/v1/agents", "/v1/approvals"):
         assert ask("GET", path, query="?pageSize=1").headers["x-next-page-token"]
         assert ask("GET", path, query="?pageSize=0").status == 422
     assert ask("GET", events, query="?after=x").status == 422
@@ -156,9 +242,10 @@ def test_every_answer_is_as_the_document_says(
     assert ask("POST", messages, {"content": "x"}).status == 409
     assert ask("DELETE", one).status == 204
     for method, path in sorted(document.routes):
-        if "{session_id}" in path:
-            body = {"content": "x"} if path == messages else None
-            assert ask(method, path, body).status == 404
+        # a secret of any name can be set, and what is not there is made
+        if "{" in path and (method, path) != ("PUT", secret):
+            body = BODIES.get((method, path))
+            assert ask(method, path, body).status == 404, path
         if "/v1/" in path:
             assert ask(method, path, by=nobody).status == 401
             assert ask(method, path, by=weak).status == 403
@@ -181,6 +268,9 @@ def test_trouble_is_as_the_document_says(make_stack: Callable[..., Stack]) -> No
     held.close()
     assert (reply.status, int(reply.headers["retry-after"]) > 0) == (429, True)
     document.check("GET", "/v1/sessions/{session_id}/events", reply)
+    reply = door.call("PUT", "/v1/admin/secrets/x", {"value": "x"})
+    assert (reply.status, int(reply.headers["retry-after"]) > 0) == (503, True)
+    document.check("PUT", "/v1/admin/secrets/{name}", reply)
     stack.node.services.engine.draining = True
     reply = door.call("POST", f"/v1/sessions/{session}/messages", {"content": "x"})
     assert (reply.status, int(reply.headers["retry-after"]) > 0) == (503, True)

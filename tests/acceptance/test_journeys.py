@@ -119,7 +119,7 @@ def test_provider_failure_ends_the_turn_and_the_session_goes_on(
     assert body["status"] == "active"
     assert [one["role"] for one in body["messages"]] == ["user", "user"]
     events = door.stream("POST", f"/v1/sessions/{session}/messages", {"content": "third"}).rest()
-    assert events[-1].data["text"] == "echo: third"
+    assert events[-1].data["text"] == "echo: hello\n\nhello\n\nthird"
 
 
 def test_long_session_is_cut_to_its_newest_and_paged_whole(door: Door, stack: Stack) -> None:

@@ -11,17 +11,26 @@ import pytest
 from psycopg import sql
 
 import app as application
+from chalicelib.config import Secret
 from chalicelib.stream.lambda_entry import handler
 from chalicelib.stream.response import LambdaContext
 from tests.conftest import open_door
-from tests.fakes.openai_server import FakeOpenAI
+from tests.fakes.openai_replies import Call
+from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.answers import new_session, refused
 from tests.support.doors import Door, proxy_event
-from tests.support.http import Reply
+from tests.support.http import Reply as Answered
 from tests.support.stack import Stack
 from tests.support.waiting import until
 
 UNKNOWN = "sess_00000000000000000000000000"
+NOWHERE = {
+    "session": UNKNOWN,
+    "call": UNKNOWN.replace("sess", "call"),
+    "approval": UNKNOWN.replace("sess", "apr"),
+    "name": "nobody",
+}
+VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 SSE = {"Accept": "text/event-stream"}
 
 
@@ -71,6 +80,41 @@ CASES: dict[tuple[str, str], list[Try]] = {
         Try(headers={"Idempotency-Key": "known"}),
     ],
     ("POST", "/v1/stream-tokens"): [Try(body={"sessionId": "{session}"})],
+    ("GET", "/v1/sessions/{session_id}/tool-calls/{call_id}"): [
+        Try(),
+        Try(path="/v1/sessions/{own}/tool-calls/{call}"),
+    ],
+    ("GET", "/v1/approvals"): [
+        Try(listing=True),
+        Try(path="/v1/approvals?status=pending&sessionId={session}", listing=True),
+        Try(path="/v1/approvals?pageToken={approvals_token}", listing=True),
+    ],
+    ("POST", "/v1/approvals/{approval_id}"): [
+        Try(body={"decision": "approve"}),
+        Try(body={"decision": "deny"}, headers={"Idempotency-Key": "known"}),
+    ],
+    ("GET", "/v1/agents"): [
+        Try(listing=True),
+        Try(path="/v1/agents?pageToken={agents_token}", listing=True),
+    ],
+    # a name is each tenant's own: see the test of two agents of one name
+    ("POST", "/v1/agents"): [],
+    ("GET", "/v1/agents/{name}"): [Try()],
+    ("PUT", "/v1/agents/{name}"): [Try(body={"systemPrompt": "steal"})],
+    ("DELETE", "/v1/agents/{name}"): [Try()],
+    ("GET", "/v1/admin/providers"): [Try(listing=True)],
+    ("PUT", "/v1/admin/providers"): [
+        Try(body={"providers": {}}, listing=True),
+        Try(body={"providers": {"openai": None}}, listing=True),
+        Try(body={"providers": {"openai": {"apiKey": "sk-steal"}}}, listing=True),
+        Try(body={"providers": {"openai": None}}, listing=True),
+    ],
+    ("GET", "/v1/admin/secrets"): [Try(listing=True)],
+    # what it sets is the caller's own, whatever its name
+    ("PUT", "/v1/admin/secrets/{name}"): [
+        Try(path="/v1/admin/secrets/mine", body={"value": "steal"}, listing=True),
+    ],
+    ("DELETE", "/v1/admin/secrets/{name}"): [Try()],
     ("GET", "/v1/memory/distillates"): [
         Try(path="/v1/memory/distillates?personId=per_x", listing=True)
     ],
@@ -83,7 +127,28 @@ CASES: dict[tuple[str, str], list[Try]] = {
 OPEN = {("GET", "/healthz"), ("GET", "/openapi.json")}
 """Routes that need no key."""
 
-SCOPES = {"/v1/sessions": "sessions", "/v1/stream-tokens": "sessions", "/v1/memory": "memory"}
+SCOPES = {
+    "/v1/sessions": "sessions",
+    "/v1/stream-tokens": "sessions",
+    "/v1/approvals": "sessions",
+    "/v1/agents": "admin",
+    "/v1/admin": "admin",
+    "/v1/memory": "memory",
+}
+
+PLACES = {"session_id": "session", "call_id": "call", "approval_id": "approval", "name": "name"}
+"""Which of the known ids stands for a parameter of a path."""
+
+SHOWN = ("/v1/agents", "/v1/approvals", "/v1/admin/providers", "/v1/admin/secrets")
+"""What a tenant has of its own beside sessions."""
+
+GATED = {"kind": "builtin", "name": "current_time", "approval": "always"}
+
+
+@pytest.fixture
+def stack(make_stack: Callable[..., Stack]) -> Stack:
+    """The system as it usually is, with a key to keep secrets with."""
+    return make_stack(vault_key=VAULT_KEY)
 
 
 def routes() -> Iterator[tuple[str, str]]:
@@ -111,10 +176,12 @@ def filled(value: Any, known: dict[str, str]) -> Any:
     return value
 
 
-def attempt(door: Door, route: tuple[str, str], case: Try, known: dict[str, str]) -> Reply:
+def attempt(door: Door, route: tuple[str, str], case: Try, known: dict[str, str]) -> Answered:
     """The answer to a case with these ids."""
     method, pattern = route
-    path = case.path or pattern.replace("{session_id}", "{session}")
+    path = case.path
+    if not path:
+        path = filled(pattern, {name: "{" + place + "}" for name, place in PLACES.items()})
     body, headers = filled(case.body, known), filled(case.headers, known)
     return door.call(method, filled(path, known), body, headers=headers)
 
@@ -147,22 +214,27 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
     known = {"Idempotency-Key": "known"}
     said = owner.stream("POST", f"{path}/messages", {"content": "secret"}, headers=known).rest()
     new_session(owner)
-    token = owner.call("POST", "/v1/stream-tokens", {"sessionId": session}).json["token"]
     theirs = {
+        **define_and_ask(owner, provider),
         "session": session,
         "event": next(one.id for one in said if one.name == "message_delta"),
         "token": owner.call("GET", "/v1/sessions?pageSize=1").headers["x-next-page-token"],
         # another tenant's token opens no session but its own
-        "stream_token": token,
+        "stream_token": owner.call("POST", "/v1/stream-tokens", {"sessionId": session}).json[
+            "token"
+        ],
     }
     page = owner.call("GET", f"{path}/messages?pageSize=1").headers["x-next-page-token"]
     intruder = open_door(kind, stack, stack.other_key)
     own = new_session(intruder, agentName="guide", groupId="family")
     before, asked = rows_of(stack, stack.tenant), len(provider.requests)
+    has = {url: owner.call("GET", url).json for url in SHOWN}
+    assert all(has.values())
     assert before["messages"]
     for route, cases in CASES.items():
         for case in cases:
-            given = {**theirs, "token": page if "messages" in case.path else theirs["token"]}
+            token = page if "messages" in case.path else theirs["token"]
+            given = {**theirs, "token": token, "own": own}
             if "{stream_token}" in case.path:
                 # the token is good, so it is tried on a session that it was not made for
                 reply = attempt(intruder, route, case, {**given, "session": own})
@@ -171,11 +243,12 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
             reply = attempt(intruder, route, case, given)
             if case.listing:
                 assert reply.status == 200, (route, reply.body)
-                assert session not in reply.body.decode()
-                assert "hunter2" not in reply.body.decode()
+                told = reply.body.decode()
+                secrets = (session, theirs["call"], theirs["approval"], theirs["name"], "ter2")
+                assert [one for one in secrets if one in told] == [], route
                 continue
             body = refused(reply, 404, "not_found")
-            unknown = attempt(intruder, route, case, {**given, "session": UNKNOWN})
+            unknown = attempt(intruder, route, case, {**given, **NOWHERE})
             assert {**body, "requestId": ""} == {
                 **refused(unknown, 404, "not_found"),
                 "requestId": "",
@@ -186,10 +259,57 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
     assert len(provider.requests) == asked
     assert stack.database.one("SELECT count(*) FROM pal.messages WHERE content = 'steal'") == 0
     # and the owner has it all still
+    assert {url: owner.call("GET", url).json for url in SHOWN} == has
     assert [one["content"] for one in owner.call("GET", path).json["messages"]] == [
         "secret",
         "echo: secret",
     ]
+
+
+def define_and_ask(owner: Door, provider: FakeOpenAI) -> dict[str, str]:
+    """Two agents, keys, and a turn that waits for an approval: their names and ids."""
+    for name in ("keeper", "keeper's keeper"):
+        made = owner.call("POST", "/v1/agents", {"name": name, "tools": [GATED]})
+        assert made.status == 201
+    provider.script(Reply(tool_calls=[Call("current_time", {})]))
+    session = new_session(owner, agentName="keeper")
+    url = f"/v1/sessions/{session}/messages"
+    events = owner.stream("POST", url, {"content": "what time is it"}).rest()
+    asked = next(one.data for one in events if one.name == "approval_required")
+    provider.script(Reply(tool_calls=[Call("current_time", {})]))
+    session = new_session(owner, agentName="keeper")
+    owner.stream("POST", f"/v1/sessions/{session}/messages", {"content": "and now"}).rest()
+    keys = {"providers": {"openai": {"apiKey": "a-key-that-ends-in-hunter2"}}}
+    assert owner.call("PUT", "/v1/admin/providers", keys).status == 200
+    value = {"value": "a-value-that-ends-in-hunter2"}
+    assert owner.call("PUT", "/v1/admin/secrets/keeper", value).status == 200
+    header = "x-next-page-token"
+    return {
+        "call": asked["callId"],
+        "approval": asked["approvalId"],
+        "name": "keeper",
+        "agents_token": owner.call("GET", "/v1/agents?pageSize=1").headers[header],
+        "approvals_token": owner.call("GET", "/v1/approvals?pageSize=1").headers[header],
+    }
+
+
+def test_two_tenants_may_give_an_agent_one_name(stack: Stack, provider: FakeOpenAI) -> None:
+    """Lost if red: a name that is taken by a customer whom one has never heard of."""
+    doors = [open_door("http", stack, key) for key in (stack.key, stack.other_key)]
+    made = [
+        door.call("POST", "/v1/agents", {"name": "guide", "systemPrompt": f"Prompt {n}."})
+        for n, door in enumerate(doors)
+    ]
+    assert [one.status for one in made] == [201, 201]
+    assert made[0].json["id"] != made[1].json["id"]
+    assert doors[1].call("PUT", "/v1/agents/guide", {"systemPrompt": "Prompt 2."}).status == 200
+    for door, prompt in zip(doors, ("Prompt 0.", "Prompt 2."), strict=True):
+        assert [one["systemPrompt"] for one in door.call("GET", "/v1/agents").json] == [prompt]
+        session = new_session(door)
+        door.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hi"}).rest()
+        assert provider.requests[-1].body["messages"][0]["content"] == prompt
+    assert doors[1].call("DELETE", "/v1/agents/guide").status == 204
+    assert doors[0].call("GET", "/v1/agents/guide").json == made[0].json
 
 
 @pytest.mark.parametrize("kind", ["http", "chalice", "function-url", "rest-api"])
@@ -197,7 +317,8 @@ def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: F
     """Lost if red: the harm that a leaked key can do, bounded by what it was made for."""
     session = new_session(open_door("http", stack, stack.key))
     before = rows_of(stack, stack.tenant)
-    ids = {"session": session, "event": "1", "token": "", "stream_token": "x"}
+    ids = {**NOWHERE, "session": session, "own": session, "event": "1", "stream_token": "x"}
+    ids |= {"token": "", "agents_token": "", "approvals_token": ""}
     for method, pattern in routes():
         if (method, pattern) in OPEN:
             assert open_door(kind, stack, "").call(method, pattern).status == 200
@@ -218,6 +339,7 @@ def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: F
                 ("GET", "/v1/memory/distillates"),
                 ("POST", "/v1/memory/distill"),
                 ("GET", "/v1/sessions/{session_id}"),
+                *(("GET", url) for url in SHOWN),
             }:
                 reply = attempt(open_door(kind, stack, key), (method, pattern), Try(), ids)
                 assert reply.status == 200, (method, pattern, reply.body)
@@ -233,7 +355,7 @@ def test_a_stream_token_reads_one_session_and_nothing_else(stack: Stack) -> None
     token = door.call("POST", "/v1/stream-tokens", {"sessionId": session}).json["token"]
     bearer = {"Authorization": f"Bearer {token}"}
     for method, pattern in set(routes()) - OPEN:
-        path = pattern.replace("{session_id}", session)
+        path = filled(pattern, {**dict.fromkeys(PLACES, "x"), "session_id": session})
         refused(door.call(method, path, {"content": "x"}, headers=bearer), 401, "unauthorized")
         if pattern.endswith("/events"):
             continue

@@ -7,10 +7,20 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
+import orjson
 from aiohttp import web
 
-from tests.fakes.openai_wire import Recorded, Wire, error_body, json_answer, open_stream, reset
+from tests.fakes.openai_wire import (
+    Call,
+    Recorded,
+    Wire,
+    error_body,
+    json_answer,
+    open_stream,
+    reset,
+)
 
 
 class Gate(threading.Event):
@@ -47,9 +57,10 @@ class Reply:
     inside its JSON object.
     """
 
-    pieces: Sequence[str] | None = None  # None: the echo
-    finish_reason: str = "stop"
-    usage: tuple[int, int] | None = None  # tokens in and out; None: counted
+    pieces: Sequence[str] | None = None  # None: the echo, or nothing beside tool calls
+    tool_calls: Sequence[Call] = ()  # after the pieces
+    finish_reason: str | None = None  # None: stop, or tool_calls
+    usage: tuple[int, ...] | None = None  # tokens in, out, of those in cached; None: counted
     first_ms: float = 0.0
     inter_ms: float = 0.0
     hold_at: int | None = None  # the piece that waits for `gate`
@@ -75,10 +86,30 @@ class Reply:
         stops = (self.cut_after, self.truncate_after, self.error_after)
         return min((n for n in stops if n is not None), default=None)
 
+    def ends_with(self) -> str:
+        """The finish reason that goes out."""
+        return self.finish_reason or ("tool_calls" if self.tool_calls else "stop")
 
-def echo(recorded: Recorded) -> list[str]:
-    """The unscripted answer: `echo: ` and the last user message, split before each word."""
-    return re.findall(r"\s*\S+\s?|\s+", "echo: " + recorded.last_user)
+
+def unscripted(recorded: Recorded, wire: Wire) -> list[str]:
+    """`echo: ` and the last user message, split before each word; JSON where a schema asks."""
+    said = "echo: " + recorded.last_user
+    if wire.schema is not None:
+        return [orjson.dumps(instance(wire.schema, said)).decode()]
+    return re.findall(r"\s*\S+\s?|\s+", said)
+
+
+def instance(schema: dict[str, Any], text: str) -> Any:
+    """A value that a plain schema accepts, with this text in all its texts."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "object":
+        named = schema.get("properties", {})
+        return {name: instance(named[name], text) for name in schema.get("required", named)}
+    if kind == "array":
+        return [instance(schema["items"], text)]
+    return {"string": text, "boolean": True, "null": None}.get(str(kind), 1)
 
 
 async def play(
@@ -96,8 +127,10 @@ async def play(
         elif reply.raw is not None:
             response = await _verbatim(request, reply, reply.raw)
         else:
-            pieces = echo(recorded) if reply.pieces is None else reply.pieces
-            usage = reply.usage or (wire.tokens_in, len(pieces))
+            pieces = reply.pieces
+            if pieces is None:
+                pieces = () if reply.tool_calls else unscripted(recorded, wire)
+            usage = reply.usage or (wire.tokens_in, len(pieces) + len(reply.tool_calls))
             speak = _stream if streaming else _whole
             response = await speak(request, reply, wire, pieces, usage)
     except (ConnectionError, asyncio.CancelledError):
@@ -133,7 +166,7 @@ async def _stream(
     reply: Reply,
     wire: Wire,
     pieces: Sequence[str],
-    usage: tuple[int, int],
+    usage: tuple[int, ...],
 ) -> web.StreamResponse:
     response = await open_stream(request)
     await response.write(wire.role())
@@ -144,8 +177,11 @@ async def _stream(
             await asyncio.sleep(reply.inter_ms / 1e3)
         await response.write(wire.chunk({"content": piece}))
     await _hold(reply, len(pieces[:stop]))
+    if stop is None or stop >= len(pieces):
+        for chunk in wire.calls(reply.tool_calls):
+            await response.write(chunk)
     if stop is None:
-        await response.write(wire.tail(reply.finish_reason, usage))
+        await response.write(wire.tail(reply.ends_with(), usage))
     elif stop == reply.cut_after:
         await reset(request)
         return response
@@ -161,14 +197,14 @@ async def _whole(
     reply: Reply,
     wire: Wire,
     pieces: Sequence[str],
-    usage: tuple[int, int],
+    usage: tuple[int, ...],
 ) -> web.StreamResponse:
     for n in range(len(pieces) + 1):
         await _hold(reply, n)
     await asyncio.sleep(reply.inter_ms / 1e3 * max(0, len(pieces) - 1))
     if reply.error_after is not None:
         return json_answer(200, error_body(500, reply.error, reply.error_code))
-    answer = wire.whole("".join(pieces), reply.finish_reason, usage)
+    answer = wire.whole("".join(pieces), reply.ends_with(), usage, reply.tool_calls)
     if reply.stops_after() is None:
         return json_answer(200, answer)
     response = web.StreamResponse(headers={"Content-Type": "application/json"})

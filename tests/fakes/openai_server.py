@@ -10,7 +10,9 @@ what it was asked:
         held.held.wait(5)         # "one " is on the wire, "two " waits
         held.gate.set()
 
-Unscripted calls get `"echo: "` and the last user message, one piece a word. As a program
+Unscripted calls get `"echo: "` and the last user message, one piece a word. Tools are called with
+`Reply(tool_calls=[Call("current_time", {"zone": "UTC"})])`. A request that some real server would
+not take is refused with a 400 and uses up no reply; `fake.refused` says why. As a program
 (`python tests/fakes/openai_server.py --port 9100`) it is the provider of `scripts/bench`: every
 token is `t<seq>@<time.monotonic_ns()> `, stamped right before its socket write, at a cadence of
 `<ms to the first>-<ms between>-<tokens>`, set by `POST /admin/cadence?first_ms=&inter_ms=&tokens=`
@@ -37,9 +39,10 @@ if not __package__:  # started by its path
 
 from tests.fakes.openai_cadence import Cadence, Stats, Wheel, beat
 from tests.fakes.openai_replies import Gate, Reply, play
-from tests.fakes.openai_wire import Recorded, Wire, error_body, json_answer
+from tests.fakes.openai_rules import refusal
+from tests.fakes.openai_wire import Call, Recorded, Wire, error_body, json_answer
 
-__all__ = ["FakeOpenAI", "Gate", "Recorded", "Reply"]
+__all__ = ["Call", "FakeOpenAI", "Gate", "Recorded", "Reply"]
 
 CADENCE = re.compile(r"@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)-(\d+)$")
 
@@ -56,6 +59,7 @@ class Handlers:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.stats = Stats()
         self.recorded: list[Recorded] = []
+        self.refused: list[str] = []
         self.arrival = threading.Condition()
 
     async def run(self, port: int, until: asyncio.Event, ready: Callable[[int], None]) -> None:
@@ -112,6 +116,9 @@ class Handlers:
             with self.arrival:
                 self.recorded.append(recorded)
                 self.arrival.notify_all()
+        if wrong := refusal(body):
+            self.refused.append(wrong)
+            return json_answer(400, error_body(400, wrong))
         stats = self.stats
         stats.requests += 1
         stats.active += 1
@@ -186,6 +193,11 @@ class FakeOpenAI:
     def requests(self) -> list[Recorded]:
         """Every completion request so far, oldest first."""
         return self._handlers.recorded
+
+    @property
+    def refused(self) -> list[str]:
+        """Why each request that was refused was, oldest first."""
+        return self._handlers.refused
 
     def wait_requests(self, count: int, seconds: float = 10.0) -> list[Recorded]:
         """The requests so far, once there are `count`; TimeoutError if they do not come."""

@@ -5,8 +5,9 @@ import os
 import socket
 import struct
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import orjson
 from aiohttp import web
@@ -16,6 +17,7 @@ ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "invalid_request_error",
+    422: "invalid_request_error",
     429: "rate_limit_error",
 }
 
@@ -38,6 +40,54 @@ class Recorded:
         return ""
 
 
+@dataclass(frozen=True)
+class Call:
+    """A tool call of a scripted answer. By default it comes as a good server sends it.
+
+    `arguments` that are a text go out as they are, None leaves them out. An `id` or `index` that
+    is None is left out too; else it is what is given, or made. `fragments` is the number of pieces
+    that streamed arguments come in, behind a first one with the name; 0 sends all in one.
+    """
+
+    name: str
+    arguments: dict[str, Any] | str | None = field(default_factory=dict)
+    id: str | None = "made"
+    index: int | Literal["made"] | None = "made"
+    fragments: int = 2
+
+    def entry(self, place: int, *, streamed: bool) -> dict[str, Any]:
+        """The call as one entry of `tool_calls`."""
+        function: dict[str, Any] = {"name": self.name}
+        if (arguments := self.text()) is not None:
+            function["arguments"] = arguments
+        entry: dict[str, Any] = {"type": "function", "function": function}
+        if self.id is not None:
+            entry["id"] = f"call_{time.monotonic_ns()}_{place}" if self.id == "made" else self.id
+        if streamed and self.index is not None:
+            entry["index"] = place if self.index == "made" else self.index
+        return entry
+
+    def pieces(self, place: int) -> Iterator[dict[str, Any]]:
+        """The same as the fragments of a stream."""
+        first = self.entry(place, streamed=True)
+        text = self.text()
+        if not self.fragments or text is None:
+            yield first
+            return
+        first["function"]["arguments"] = ""
+        yield first
+        rest = {"index": first["index"]} if "index" in first else {}
+        size = -(-len(text) // self.fragments) or 1
+        for start in range(0, len(text), size):
+            yield {**rest, "function": {"arguments": text[start : start + size]}}
+
+    def text(self) -> str | None:
+        """The arguments as they go out."""
+        if isinstance(self.arguments, dict):
+            return orjson.dumps(self.arguments).decode()
+        return self.arguments
+
+
 def text_of(content: object) -> str:
     """The text of a message's content, which is a string or a list of parts."""
     if isinstance(content, list):
@@ -53,20 +103,25 @@ class Wire:
         self.model = str(body.get("model", ""))
         self.with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         self.tokens_in = sum(len(text_of(m.get("content")).split()) for m in body["messages"])
+        form = body.get("response_format") or {}
+        self.schema: dict[str, Any] | None = (form.get("json_schema") or {}).get("schema")
         self._id = {"id": f"chatcmpl-{time.monotonic_ns()}", "created": int(time.time())}
 
-    def _usage(self, tokens_in: int, tokens_out: int) -> dict[str, int]:
-        return {
+    def _usage(self, tokens_in: int, tokens_out: int, cached: int | None = None) -> dict[str, Any]:
+        usage: dict[str, Any] = {
             "prompt_tokens": tokens_in,
             "completion_tokens": tokens_out,
             "total_tokens": tokens_in + tokens_out,
         }
+        if cached is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        return usage
 
     def chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return self._event([choice])
 
-    def _event(self, choices: list[Any], usage: dict[str, int] | None = None) -> bytes:
+    def _event(self, choices: list[Any], usage: dict[str, Any] | None = None) -> bytes:
         event = {**self._id, "object": "chat.completion.chunk", "model": self.model}
         event["choices"] = choices
         if self.with_usage:
@@ -76,17 +131,32 @@ class Wire:
     def role(self) -> bytes:
         return self.chunk({"role": "assistant", "content": ""})
 
-    def tail(self, finish_reason: str, usage: tuple[int, int]) -> bytes:
+    def tail(self, finish_reason: str, usage: tuple[int, ...]) -> bytes:
         end = self.chunk({}, finish_reason)
         if self.with_usage:
             end += self._event([], self._usage(*usage))
         return end + b"data: [DONE]\n\n"
 
-    def whole(self, text: str, finish_reason: str, usage: tuple[int, int]) -> bytes:
-        message = {"role": "assistant", "content": text, "refusal": None}
+    def whole(
+        self,
+        text: str,
+        finish_reason: str,
+        usage: tuple[int, ...],
+        calls: Sequence[Call] = (),
+    ) -> bytes:
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            entries = [call.entry(place, streamed=False) for place, call in enumerate(calls)]
+            message |= {"content": text or None, "tool_calls": entries}
         choice = {"index": 0, "message": message, "finish_reason": finish_reason}
         answer = {**self._id, "object": "chat.completion", "model": self.model}
         return orjson.dumps({**answer, "choices": [choice], "usage": self._usage(*usage)})
+
+    def calls(self, calls: Sequence[Call]) -> Iterator[bytes]:
+        """The chunks of these calls, one fragment each."""
+        for place, call in enumerate(calls):
+            for piece in call.pieces(place):
+                yield self.chunk({"tool_calls": [piece]})
 
 
 def error_body(status: int, message: str, code: str | None = None) -> bytes:

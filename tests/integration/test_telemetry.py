@@ -114,7 +114,7 @@ def say(stack: Stack, provider: FakeOpenAI, kind: str) -> list[str]:
     turns = []
     for reply in (
         Reply(pieces=[REPLY, " and more"]),
-        Reply(status=500, error=ERROR, error_code=ERROR),
+        Reply(status=500, error=ERROR),
         Reply(status=400, error=ERROR),
         Reply(pieces=[REPLY, "x"], error_after=1, error=ERROR),
         Reply(pieces=[REPLY, "x"], cut_after=1),

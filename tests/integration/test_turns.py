@@ -9,6 +9,7 @@ import pytest
 from chalicelib.errors import Conflict
 from chalicelib.ids import new_id
 from chalicelib.sessions import store
+from chalicelib.sessions.journal import append_events
 from chalicelib.sessions.keeper import RunningTurn
 from chalicelib.sessions.lifecycle import NewMessage
 from chalicelib.sessions.rows import PendingText, TurnEnd
@@ -63,15 +64,14 @@ def test_messages_in_mid_turn_are_batched_into_the_next(stack: Stack, provider: 
         ("assistant", "first"),
         ("user", "two"),
         ("user", "three"),
-        ("assistant", "echo: three"),
+        ("assistant", "echo: two\n\nthree\n\nbe brief"),
     ]
     sent = [(one["role"], one["content"]) for one in provider.requests[-1].body["messages"]]
     assert sent[1:] == [
         ("user", "one"),
         ("assistant", "first"),
-        ("user", "two"),
-        ("user", "three"),
-        ("system", "be brief"),
+        # one message to the model, since vendors refuse two of a role in a row (PRV-10)
+        ("user", "two\n\nthree\n\nbe brief"),
     ]
 
 
@@ -205,7 +205,7 @@ def test_cancel_ends_the_turn_and_stores_nothing_partial(
     assert transcript(http, session) == [("user", "hello")]
     assert http.call("POST", f"/v1/sessions/{session}/cancel").json == {"status": "active"}
     events = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "next"}).rest()
-    assert events[-1].data["text"] == "echo: next"
+    assert events[-1].data["text"] == "echo: hello\n\nnext"
 
 
 def test_cancel_reaches_a_turn_of_another_process(
@@ -237,7 +237,7 @@ def test_cancel_at_the_last_moment_holds(stack: Stack, provider: FakeOpenAI) -> 
     assert (end.name, end.data["code"]) == ("message_error", "cancelled")
     assert transcript(http, session) == [("user", "hello")]
     events = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "next"}).rest()
-    assert events[-1].data["text"] == "echo: next"
+    assert events[-1].data["text"] == "echo: hello\n\nnext"
 
 
 def test_transcript_is_in_the_order_of_the_events(stack: Stack, provider: FakeOpenAI) -> None:
@@ -259,7 +259,7 @@ def test_transcript_is_in_the_order_of_the_events(stack: Stack, provider: FakeOp
     sent = [
         one["content"] for one in provider.requests[-1].body["messages"] if one["role"] == "user"
     ]
-    assert sent == told
+    assert "\n\n".join(sent) == "\n\n".join(told)
 
 
 def test_cancel_before_the_claim_holds_for_that_turn(stack: Stack) -> None:
@@ -362,7 +362,7 @@ def test_lapsed_turn_is_taken_up_once_and_its_late_runner_writes_nothing(
     assert transcript(http, session) == [
         ("user", "hello"),
         ("user", "still there?"),
-        ("assistant", "echo: still there?"),
+        ("assistant", "echo: hello\n\nstill there?"),
     ]
 
 
@@ -378,15 +378,15 @@ def test_second_lapse_interrupts_until_the_next_message(stack: Stack, provider: 
     assert http.call("GET", f"/v1/sessions/{session}").json["status"] == "interrupted"
     assert stack.node.sweep() == 0
     final = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "please"}).rest()
-    assert final[-1].data["text"] == "echo: please"
+    assert final[-1].data["text"] == "echo: hello\n\nplease"
     sent = [one["content"] for one in provider.requests[-1].body["messages"][1:]]
-    assert sent == ["hello", "please"]
+    assert sent == ["hello\n\nplease"]
     assert http.call("GET", f"/v1/sessions/{session}").json["status"] == "active"
     first.wake()
     assert transcript(http, session) == [
         ("user", "hello"),
         ("user", "please"),
-        ("assistant", "echo: please"),
+        ("assistant", "echo: hello\n\nplease"),
     ]
 
 
@@ -443,7 +443,7 @@ def test_every_write_of_a_stale_runner_changes_nothing(stack: Stack) -> None:
             written = await store.write_deltas(tx, [text], lease=60)
             assert (written[0].written, written[0].stale) == (False, True)
             assert await store.end_turn(tx, stale, end) is None
-            assert await store.append_event(tx, stale, kind="x", event="{}", lease=60) is None
+            assert await append_events(tx, stale, [("x", "{}")], lease=60) is None
 
     stack.node.run(walk())
     assert stack.database.one("SELECT count(*) FROM pal.messages WHERE content = 'late'") == 0
@@ -583,6 +583,6 @@ def test_message_that_came_before_the_second_lapse_takes_the_cut_ones_along(
     assert transcript(http, session) == [
         ("user", "hello"),
         ("user", "are you there?"),
-        ("assistant", "echo: are you there?"),
+        ("assistant", "echo: hello\n\nare you there?"),
     ]
     first.wake()

@@ -47,6 +47,13 @@ def bare(postgres: Cluster) -> Iterator[TestDatabase]:
     postgres.drop(made)
 
 
+def add(folder: Path, name: str, text: str) -> Path:
+    """A migration more in the folder, numbered as the next one."""
+    file = folder / f"{len(read_migrations(folder)) + 1:04}_{name}.sql"
+    file.write_text(text)
+    return file
+
+
 def owner_of(postgres: Cluster, database: TestDatabase) -> str:
     """`pal_owner`'s way to it: through the pooler if there is one."""
     return postgres.pooled("pal_owner", database.name) if postgres.pooler else database.owner
@@ -72,7 +79,7 @@ def test_five_runs_at_once_apply_each_file_once(
     if behind == "one":
         asyncio.run(migrate(url, folder))
     before = applied_in(bare) if behind == "one" else []
-    (folder / "0002_once.sql").write_text(ONCE)
+    add(folder, "once", ONCE)
     runs = asyncio.run(run_five(url, folder))
     names = [one.full_name for one in read_migrations(folder)]
     assert sorted(name for run in runs for name in run) == names[len(before) :]
@@ -98,10 +105,12 @@ def test_runs_wait_for_a_long_migration(
 ) -> None:
     """Lost if red: the other instances' start, while one is at a migration of some seconds."""
     database.rows("ALTER ROLE pal_owner SET lock_timeout = '200ms'")
-    (folder / "0002_long.sql").write_text(
+    long = add(
+        folder,
+        "long",
         "CREATE TABLE pal.limits AS SELECT current_setting('lock_timeout') AS lock_timeout;"
         "DO $$ BEGIN WHILE NOT pg_try_advisory_xact_lock(42) LOOP"
-        " PERFORM pg_sleep(0.01); END LOOP; END $$;"
+        " PERFORM pg_sleep(0.01); END LOOP; END $$;",
     )
     waiting = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event = 'advisory'"
@@ -123,7 +132,7 @@ def test_runs_wait_for_a_long_migration(
         runs = asyncio.run(run())
     finally:
         database.rows("ALTER ROLE pal_owner SET lock_timeout = '5s'")
-    assert sorted(runs) == [[], [], [], [], ["0002_long"]]
+    assert sorted(runs) == [[], [], [], [], [long.stem]]
     # what the migration itself may wait for stays limited: its locks hold up every request
     assert database.one("SELECT lock_timeout FROM pal.limits") == "200ms"
 
@@ -133,8 +142,7 @@ def test_killed_run_leaves_nothing_and_the_next_succeeds(
 ) -> None:
     """Lost if red: the database, after a deployment that was killed in the middle."""
     url = owner_of(postgres, database)
-    file = folder / "0002_once.sql"
-    file.write_text("CREATE TABLE pal.half (); SELECT pg_sleep(3600);")
+    file = add(folder, "once", "CREATE TABLE pal.half (); SELECT pg_sleep(3600);")
     process = subprocess.Popen([sys.executable, "-c", RUN, url, str(folder)], cwd=root)
     try:
         until(lambda: database.one(WORKING, database.name) == 1)
@@ -142,7 +150,7 @@ def test_killed_run_leaves_nothing_and_the_next_succeeds(
         process.kill()
         process.wait(10)
     file.write_text(ONCE)
-    assert asyncio.run(asyncio.wait_for(migrate(url, folder), 30)) == ["0002_once"]
+    assert asyncio.run(asyncio.wait_for(migrate(url, folder), 30)) == [file.stem]
     assert database.one("SELECT to_regclass('pal.half') IS NULL")
     assert database.one(WORKING, database.name) == 0
 
@@ -151,20 +159,21 @@ def test_failing_migration_leaves_nothing_and_names_itself(
     database: TestDatabase, folder: Path
 ) -> None:
     """Lost if red: the way back from a migration that was wrong."""
-    (folder / "0002_once.sql").write_text(ONCE)
-    wrong = folder / "0003_wrong.sql"
-    wrong.write_text("CREATE TABLE pal.half (); INSERT INTO pal.once VALUES (1);")
-    with pytest.raises(MigrationError, match=r"^Migration 0003_wrong could not be applied: .*once"):
+    before = applied_in(database)
+    once = add(folder, "once", ONCE)
+    wrong = add(folder, "wrong", "CREATE TABLE pal.half (); INSERT INTO pal.once VALUES (1);")
+    said = rf"^Migration {wrong.stem} could not be applied: .*once"
+    with pytest.raises(MigrationError, match=said):
         asyncio.run(migrate(database.owner, folder))
-    assert applied_in(database) == ["0001_sessions", "0002_once"]
+    assert applied_in(database) == [*before, once.stem]
     assert database.one("SELECT to_regclass('pal.half') IS NULL")
     wrong.write_text("CREATE TABLE pal.half ();")
-    assert asyncio.run(migrate(database.owner, folder)) == ["0003_wrong"]
+    assert asyncio.run(migrate(database.owner, folder)) == [wrong.stem]
 
 
 def test_changed_file_is_refused_by_its_name(database: TestDatabase, folder: Path) -> None:
     """Lost if red: two databases that say they are the same and are not."""
-    (folder / "0002_once.sql").write_text(ONCE)
+    add(folder, "once", ONCE)
     file = next(folder.glob("0001_*.sql"))
     file.write_text(file.read_text() + "\n-- changed\n")
     with pytest.raises(MigrationError, match=rf"^Migration {file.stem} was changed"):
@@ -193,7 +202,7 @@ def test_misnumbered_files_are_refused(names: list[str], said: str, tmp_path: Pa
 
 def test_older_code_goes_on_with_a_newer_database(database: TestDatabase, folder: Path) -> None:
     """Lost if red: the old instances, which still start while the new ones come."""
-    (folder / "0002_once.sql").write_text(ONCE)
+    add(folder, "once", ONCE)
     asyncio.run(migrate(database.owner, folder))
     assert asyncio.run(migrate(database.owner)) == []
     assert asyncio.run(pending(database.app)) == []
@@ -214,7 +223,7 @@ def test_pending_goes_by_number(bare: TestDatabase) -> None:
 @pytest.mark.parametrize("login", ["master", "direct"])
 def test_only_the_owner_migrates(login: str, database: TestDatabase, folder: Path) -> None:
     """Lost if red: policies, which a superuser's tables and functions are free of."""
-    (folder / "0002_once.sql").write_text(ONCE)
+    add(folder, "once", ONCE)
     with pytest.raises(MigrationError, match="as pal_owner, not as p"):
         asyncio.run(migrate(getattr(database, login), folder))
     assert database.one("SELECT to_regclass('pal.once') IS NULL")
@@ -319,13 +328,12 @@ def rds() -> Iterator[str]:
 def test_master_without_superuser_prepares_its_database(rds: str) -> None:
     """Lost if red: RDS, whose master is no superuser, and a second start anywhere."""
 
-    async def at_once() -> list[tuple[str, ...]]:
+    async def at_once() -> list[str]:
         async with asyncio.timeout(60):
             logins = await asyncio.gather(*(prepare(rds) for _ in range(4)))
-        return [one.applied for one in logins]
+        return [name for one in logins for name in one.applied]
 
-    names = tuple(one.full_name for one in read_migrations())
-    assert sorted(asyncio.run(at_once())) == [(), (), (), names]
+    assert sorted(asyncio.run(at_once())) == [one.full_name for one in read_migrations()]
     logins = asyncio.run(prepare(rds))
     assert logins.owner is not None
     assert logins.applied == ()

@@ -22,6 +22,8 @@ NOT_COPIED = shutil.ignore_patterns(
     *(".git", ".venv", ".pal", ".cache", ".*_cache", ".hypothesis", "__pycache__", "*.pyc"),
     *("node_modules", "build", "dist", "deployments", "deployed"),
 )
+# what infra/resources.yaml tells whoever packages to set
+PACKAGING = {"PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_DEPS": "1"}
 # how Chalice ends when pip cannot download
 OUT_OF_REACH = ("Could not satisfy the requirement", "PackageDownloadError")
 
@@ -60,6 +62,17 @@ class Package:
         (policy,) = self.properties(role)["Policies"]
         return {one["Sid"]: one for one in policy["PolicyDocument"]["Statement"]}
 
+    def may(self, function: str) -> set[tuple[str, str]]:
+        """Every action that the role of a function allows, with what on."""
+        return {
+            (action, self.text(resource))
+            for one in self.statements(function).values()
+            for action in one["Action"]
+            for resource in (
+                one["Resource"] if isinstance(one["Resource"], list) else [one["Resource"]]
+            )
+        }
+
     def text(self, value: Any) -> str:
         """A string, with the stage put in for the parameter."""
         text = value if isinstance(value, str) else value["Fn::Sub"]
@@ -88,7 +101,7 @@ def make_package(
     done = subprocess.run(
         [*command, "--merge-template", "infra/resources.yaml", "out"],
         cwd=checkout,
-        env={**own, "AWS_DEFAULT_REGION": "eu-west-1", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**own, **PACKAGING, "AWS_DEFAULT_REGION": "eu-west-1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

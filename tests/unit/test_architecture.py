@@ -17,9 +17,23 @@ LONGER: set[str] = set()  # files that may be longer, each with its reason besid
 
 # floors from the ground up; a room imports its own floor and those below
 FLOORS = (
-    ("config", "ids", "errors", "auth", "idempotency", "telemetry", "bridge", "db"),
+    (
+        "config",
+        "rules",
+        "ids",
+        "errors",
+        "shapes",
+        "auth",
+        "idempotency",
+        "telemetry",
+        "bridge",
+        "db",
+        "outbound",
+        "vault",
+        "secrets",
+    ),
     ("providers", "tools", "isolation", "embeddings"),
-    ("sessions", "context", "memory", "channels"),
+    ("sessions", "agents", "context", "memory", "channels"),
     ("services",),
     ("api", "stream", "jobs", "gateway", "cli"),
 )

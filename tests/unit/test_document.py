@@ -189,6 +189,43 @@ def test_operation_tells_the_scope_its_key_needs(path: str, method: str) -> None
     assert DOCUMENT["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
 
 
+def test_words_of_a_query_are_those_of_its_route() -> None:
+    """Lost if red: a filter that is refused with the words of another list's states."""
+    found = {
+        path: set(parameters(path, "get")["status"]["schema"]["enum"])
+        for path in ("/v1/sessions", "/v1/approvals")
+    }
+    assert "awaiting_approval" in found["/v1/sessions"]
+    assert "pending" in found["/v1/approvals"]
+    assert found["/v1/sessions"] & found["/v1/approvals"] == set()
+
+
+def test_a_secret_is_in_no_answer() -> None:
+    """Lost if red: clients that wait for a key which never comes back."""
+    taken_in, given_out = set(), set()
+    for route in ROUTES:
+        if "/admin/" not in route[0]:
+            continue
+        told = operation(*route)
+        if "requestBody" in told:
+            taken_in |= names_in(told["requestBody"])
+        given_out |= names_in(told["responses"]["204" if route[1] == "delete" else "200"])
+    assert {"apiKey", "value"} <= taken_in
+    assert {"apiKey", "value"} & given_out == set()
+    assert {"hint", "updatedAt"} <= given_out
+
+
+def names_in(part: Any) -> set[str]:
+    """The names of all fields of a part of the document, and of what it refers to."""
+    if isinstance(part, list):
+        return set().union(*map(names_in, part))
+    if not isinstance(part, dict):
+        return set()
+    whole = resolve(part)
+    found = set(whole.get("properties", {}))
+    return found.union(*(names_in(one) for one in whole.values()))
+
+
 def test_event_stream_is_told_with_its_ways_in() -> None:
     """Lost if red: how to read a reply, resume a stream, and open one from a browser."""
     path = "/v1/sessions/{session_id}/events"
@@ -257,6 +294,7 @@ def taken(kind: str, *, provider_tells: bool) -> FeedEvent:
         text="ein Wort",
         tokens_in=7 if provider_tells else None,
         tokens_out=2 if provider_tells else None,
+        tokens_cached=0 if provider_tells else None,
         cost_usd=0.25 if provider_tells else None,
         message_id=new_id("msg"),
         finish_reason="stop",

@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.fakes.openai_server import FakeOpenAI, Reply
+from tests.fakes.openai_server import Call, FakeOpenAI, Reply
 
 
 @pytest.fixture
@@ -16,14 +17,20 @@ def fake() -> Iterator[FakeOpenAI]:
         yield fake
 
 
-def call(fake: FakeOpenAI, *, stream: bool = True) -> tuple[int, bytes, str | None]:
-    """Status, the body as far as it came, and the name of the error that cut it."""
-    body = {
+def asking(*, stream: bool = True) -> dict[str, Any]:
+    body: dict[str, Any] = {
         "model": "m",
         "messages": [{"role": "user", "content": "zwei Wörter"}],
         "stream": stream,
-        "stream_options": {"include_usage": True},
     }
+    return {**body, "stream_options": {"include_usage": True}} if stream else body
+
+
+def call(
+    fake: FakeOpenAI, *, stream: bool = True, **fields: object
+) -> tuple[int, bytes, str | None]:
+    """Status, the body as far as it came, and the name of the error that cut it."""
+    body = asking(stream=stream) | fields
 
     async def run() -> tuple[int, bytes, str | None]:
         url, got = f"{fake.base_url}/chat/completions", b""
@@ -68,6 +75,46 @@ def test_call_without_stream_gets_one_object(fake):
     assert answer["choices"][0]["message"]["content"] == "echo: zwei Wörter"
 
 
+def test_call_with_a_schema_gets_json_that_fits(fake):
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = json.loads(call(fake, stream=False, response_format=form)[1])
+    said = json.loads(answer["choices"][0]["message"]["content"])
+    assert said == {"a": ["echo: zwei Wörter"]}
+
+
+def test_tool_calls_come_in_fragments_or_whole(fake):
+    calls = [Call("f", {"a": 1}, fragments=3), Call("g", None, id=None, index=None)]
+    fake.script(*[Reply(tool_calls=calls)] * 2)
+    deltas = [c["choices"][0] for c in chunks(call(fake)[1]) if c["choices"]]
+    first, *rest, last, end = deltas[1:]
+    entry = first["delta"]["tool_calls"][0]
+    assert entry["index"] == 0
+    assert entry["id"].startswith("call_")
+    assert entry["function"] == {"name": "f", "arguments": ""}
+    pieces = [one["delta"]["tool_calls"][0]["function"]["arguments"] for one in rest]
+    assert pieces == ['{"a', '":1', "}"]
+    assert last["delta"]["tool_calls"] == [{"type": "function", "function": {"name": "g"}}]
+    assert (end["delta"], end["finish_reason"]) == ({}, "tool_calls")
+
+    choice = json.loads(call(fake, stream=False)[1])["choices"][0]
+    f, g = choice["message"]["tool_calls"]
+    assert f["function"] == {"name": "f", "arguments": '{"a":1}'}
+    assert "index" not in f
+    assert "id" not in g
+    assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
+
+
+def test_request_that_no_strict_server_takes_is_refused_and_uses_up_no_reply(fake):
+    fake.script(Reply(pieces=["scripted"]))
+    status, body, _ = call(fake, messages=[{"role": "assistant", "content": "first"}])
+    assert status == 400
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+    assert fake.refused == [json.loads(body)["error"]["message"]]
+    assert text(call(fake)[1]) == "scripted"
+    assert len(fake.requests) == 2
+
+
 @pytest.mark.parametrize(
     ("reply", "status", "seen", "error"),
     [
@@ -108,7 +155,7 @@ def test_held_stream_waits_for_its_gate_and_notices_a_client_that_left(fake):
 
     async def leave() -> None:
         async with aiohttp.ClientSession() as http:
-            body = {"messages": []}
+            body = asking()
             post = asyncio.create_task(http.post(f"{fake.base_url}/chat/completions", json=body))
             assert await asyncio.to_thread(hanging.started.wait, 5)
             post.cancel()

@@ -1,20 +1,20 @@
-"""Chat Completions as bytes: what a request becomes, and what each shape of an answer means."""
+"""Chat Completions as bytes: what each shape of an answer means."""
 
 import json
-from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chalicelib.errors import ProviderError, ProviderRejected, ProviderUnavailable
-from chalicelib.providers import Finished, ModelEvent, ModelMessage, ModelRequest, TextDelta
-from chalicelib.providers.openai import ChunkReader, to_wire
-from chalicelib.sessions.prompt import build_request
-from chalicelib.sessions.rows import ClaimedTurn
+from chalicelib.errors import (
+    ProviderDenied,
+    ProviderError,
+    ProviderRejected,
+    ProviderUnavailable,
+)
+from chalicelib.providers.base import Finished, Reasoning
+from chalicelib.providers.openai_reader import AnswerReader, kind_of
 
 HI = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": None}]}
 STOP = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -45,20 +45,29 @@ def read(*data: bytes) -> tuple[list[str], Finished]:
 
 def follow(*data: bytes) -> tuple[list[str], Finished | None, ProviderError | None]:
     """The same of one that may fail: what had been said before it did, and how."""
-    reader = ChunkReader(provider="openai", model="m")
-    events: list[ModelEvent] = []
-    error = None
+    reader = AnswerReader(provider="openai", model="m")
+    pieces: list[str] = []
     try:
         for chunk in data:
-            events += reader.feed(chunk)
-        events += reader.finish()
+            for delta in reader.feed(chunk):
+                pieces.append(delta.text)
+        left, end = reader.finish()
     except ProviderError as exc:
-        error = exc
-    pieces = [one.text for one in events if isinstance(one, TextDelta)]
-    ends = [one for one in events if isinstance(one, Finished)]
+        assert "" not in pieces
+        return pieces, None, exc
     assert "" not in pieces
-    assert events[len(pieces) :] == ends
-    return pieces, ends[0] if ends else None, error
+    return pieces + [left] * (left != ""), end, None
+
+
+def read_whole(answer: object, *, reasons: bool = False) -> tuple[str, Finished]:
+    """The text and the end of an answer that came as this object."""
+    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    return AnswerReader(provider="openai", model="m", reasons=reasons).whole(body)
+
+
+def message(**fields: object) -> dict[str, Any]:
+    choice = {"index": 0, "message": {"role": "assistant", **fields}, "finish_reason": "stop"}
+    return {"object": "chat.completion", "choices": [choice], "usage": COUNTS}
 
 
 def bytewise(data: bytes) -> list[bytes]:
@@ -169,6 +178,9 @@ def test_truncated_answer_is_an_error_and_no_short_success(data: bytes) -> None:
         ("length", "length"),
         ("content_filter", "content_filter"),
         ("tool_calls", "tool_calls"),
+        ("function_call", "tool_calls"),
+        ("max_tokens", "length"),
+        ("of_tomorrow", "of_tomorrow"),
         ("eos\0", "unknown"),
         ("\ud83d", "unknown"),
         ("x" * 5000, "unknown"),
@@ -188,15 +200,25 @@ def test_finish_reason_is_kept_if_it_is_a_name(given_reason: object, kept: str) 
         ({"type": "rate_limit_error"}, ProviderUnavailable, " (rate_limit_error)"),
         ({"type": "server_error", "code": None}, ProviderUnavailable, " (server_error)"),
         ({"type": "api_error"}, ProviderUnavailable, " (api_error)"),
-        ({"type": "authentication_error"}, ProviderUnavailable, " (authentication_error)"),
         ({"type": "of_tomorrow"}, ProviderUnavailable, " (of_tomorrow)"),
         ({"code": 502, "message": "x"}, ProviderUnavailable, " (502)"),
+        ({"code": 429, "type": None}, ProviderUnavailable, " (429)"),
+        ({"type": "authentication_error"}, ProviderDenied, " (authentication_error)"),
+        ({"type": "permission_error"}, ProviderDenied, " (permission_error)"),
+        (
+            {"type": "invalid_request_error", "code": "invalid_api_key"},
+            ProviderDenied,
+            " (invalid_api_key)",
+        ),
+        ({"code": 401}, ProviderDenied, " (401)"),
+        ({"code": "insufficient_quota", "type": "tokens"}, ProviderDenied, " (insufficient_quota)"),
         ({"type": "invalid_request_error"}, ProviderRejected, " (invalid_request_error)"),
         (
-            {"type": "invalid_request_error", "code": "context_length_exceeded"},
+            {"type": "invalid_request_error", "code": "of_tomorrow"},
             ProviderRejected,
             " (invalid_request_error)",
         ),
+        ({"type": "BadRequestError", "code": 400}, ProviderRejected, " (BadRequestError)"),
         ({"code": 400, "message": "x"}, ProviderRejected, " (400)"),
         ({"type": "no name, a text with secrets\0"}, ProviderUnavailable, ""),
         ({"type": ["invalid_request_error"], "code": {}}, ProviderUnavailable, ""),
@@ -206,7 +228,7 @@ def test_finish_reason_is_kept_if_it_is_a_name(given_reason: object, kept: str) 
     ],
     ids=str,
 )
-def test_error_object_in_a_200_stream_is_judged_by_its_type(
+def test_error_object_in_a_200_is_judged_by_its_kind(
     error: object, kind: type[ProviderError], told: str
 ) -> None:
     """PRV-3. Lost if red: the next provider is not tried, or is asked what no one will answer."""
@@ -218,6 +240,44 @@ def test_error_object_in_a_200_stream_is_judged_by_its_type(
         assert end is None
         assert type(raised) is kind
         assert raised.message == f"openai:m reported an error{told}."
+    with pytest.raises(ProviderError) as caught:
+        read_whole(failure)
+    assert (type(caught.value), caught.value.message) == (kind, raised.message)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"object": "error", "type": "overloaded_error", "code": 503}\n\n',
+        b'event: error\ndata: {"type": "overloaded_error"}\n\n',
+        b'data: {"choices": [{"index": 0, "error": {"type": "overloaded_error"}}]}\n\n',
+    ],
+    ids=["by-its-object", "by-its-event", "in-the-choice"],
+)
+def test_error_is_one_wherever_a_server_puts_it(event: bytes) -> None:
+    """PRV-3. Lost if red: a failure is read as an answer that says nothing."""
+    _, end, error = follow(wire(HI, end=event + DONE))
+    assert end is None
+    assert type(error) is ProviderUnavailable
+    assert "reported an error (" in error.message
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource"])
+def test_end_that_a_server_calls_a_failure_is_one(reason: str) -> None:
+    """Lost if red: half an answer of a server that fell is stored as if it were the whole."""
+    chunk = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+    pieces, end, error = follow(wire(HI, chunk, USAGE))
+    assert (pieces, end) == (["Hi"], None)
+    assert type(error) is ProviderUnavailable
+
+
+def test_unknown_events_and_comments_are_passed_over() -> None:
+    """Lost if red: answers of servers that say more, such as that they are still there."""
+    noise = b": still here\n\nevent: progress\ndata: {}\n\nid: 7\nretry: 5\n\nfoo: bar\n\n"
+    data = noise + wire(HI, end=noise) + wire(STOP, USAGE, end=noise + DONE)
+    for cut in ([data], bytewise(data), bytewise(data.replace(b"\n", b"\r\n"))):
+        pieces, end = read(*cut)
+        assert (pieces, end.reason, end.tokens_in) == (["Hi"], "stop", 10)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +294,11 @@ def test_error_object_in_a_200_stream_is_judged_by_its_type(
         b'{"choices": [{"delta": "a"}]}',
         b'{"choices": [{"delta": {"content": {"a": 1}}}]}',
         b'{"choices": [{"delta": {"content": 7}}]}',
+        b'{"choices": [{"delta": {"refusal": {"a": 1}}}]}',
+        b'{"choices": [{"delta": {"tool_calls": 7}}]}',
+        b'{"choices": [{"delta": {"tool_calls": ["a"]}}]}',
+        b'{"choices": [{"delta": {"tool_calls": [{"function": "a"}]}}]}',
+        b'{"choices": [{"delta": {"tool_calls": [{"function": {"arguments": 7}}]}}]}',
     ],
     ids=lambda junk: repr(junk[:50]),
 )
@@ -262,7 +327,113 @@ def test_only_the_first_of_several_choices_is_the_answer() -> None:
 def test_refusal_is_what_the_model_says() -> None:
     """Lost if red: an empty answer where the model told why it gives none."""
     chunks = [{"choices": [{"delta": {"content": None, "refusal": one}}]} for one in ("I ", "no")]
-    assert read(wire(*chunks, STOP))[0] == ["I ", "no"]
+    pieces, end = read(wire(*chunks, STOP))
+    assert (pieces, end.reason) == (["I ", "no"], "refusal")
+    text, end = read_whole(message(content=None, refusal="I can not."))
+    assert (text, end.reason) == ("I can not.", "refusal")
+
+
+def test_content_in_parts_is_its_texts() -> None:
+    """Lost if red: answers of models that send what they thought as a part of its own."""
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    parts = [thought, {"type": "text", "text": "Hi"}, {"type": "text", "text": "!"}]
+    assert read(wire(said(parts), STOP))[0] == ["Hi!"]
+
+
+def test_whole_answer_is_its_text_and_its_end() -> None:
+    """Lost if red: every turn that uses tools, and every distillate."""
+    text, end = read_whole(message(content="Hi \ud83d\ude00\0"))
+    assert text == "Hi 😀\ufffd"
+    assert end == Finished(reason="stop", provider="openai", model="m", tokens_in=10, tokens_out=1)
+    assert read_whole(b" \n\n " + json.dumps(message(content="Hi")).encode())[0] == "Hi"
+    cut = message(content="a\ud83d")
+    cut["choices"][0]["finish_reason"] = "length"
+    text, end = read_whole(cut)
+    assert (text, end.reason) == ("a\ufffd", "length")
+    cut["choices"][0]["finish_reason"] = None
+    assert read_whole(cut)[1].reason == "stop"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        {"choices": None},
+        {"choices": [{"index": 0}]},
+        {"choices": [{"index": 0, "delta": {"content": "Hi"}}]},
+        [],
+        None,
+        b"",
+        b"<html>",
+        b'{"choices": [{"message": {"content": "Hi"}',
+        {"choices": [{"message": {"content": 7}}]},
+    ],
+    ids=str,
+)
+def test_whole_answer_without_an_answer_is_a_failure(answer: object) -> None:
+    """Lost if red: an empty message is stored as what the model said."""
+    with pytest.raises(ProviderUnavailable, match=r"^openai:m (ended in|sent what is no) "):
+        read_whole(answer)
+
+
+def test_cached_input_is_told_apart() -> None:
+    """Lost if red: what a turn cost; read from a cache, tokens cost a tenth."""
+    counts = {**COUNTS, "prompt_tokens_details": {"cached_tokens": 8, "audio_tokens": 0}}
+    _, end = read(wire(HI, STOP, {"choices": [], "usage": counts}))
+    assert (end.tokens_in, end.tokens_cached, end.tokens_out) == (10, 8, 1)
+    for details in (None, [], {"cached_tokens": -1}, {"cached_tokens": "8"}, {}):
+        usage = {"choices": [], "usage": {**COUNTS, "prompt_tokens_details": details}}
+        assert read(wire(HI, STOP, usage))[1].tokens_cached is None
+
+
+def test_thoughts_are_kept_only_for_who_wants_them_back() -> None:
+    """Lost if red: tool loops with models that refuse a history without what they thought."""
+    kept = Reasoning(provider="openai", model="m", blocks=({"reasoning_content": "hm, so"},))
+    answer = message(content="Hi", reasoning_content="hm, so")
+    assert read_whole(answer, reasons=True) == (
+        "Hi",
+        Finished(
+            reason="stop",
+            provider="openai",
+            model="m",
+            tokens_in=10,
+            tokens_out=1,
+            reasoning=kept,
+        ),
+    )
+    assert read_whole(answer)[1].reasoning is None
+    reader = AnswerReader(provider="openai", model="m", reasons=True)
+    thoughts = [{"choices": [{"delta": {"reasoning_content": one}}]} for one in ("hm,", " so")]
+    assert [delta.text for delta in reader.feed(wire(*thoughts, HI, STOP))] == ["Hi"]
+    assert reader.finish()[1].reasoning == kept
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b'{"error": {"code": "model_not_found", "type": "invalid"}}', "model_not_found"),
+        (b'{"error": {"code": null, "type": "tokens"}}', "tokens"),
+        (b'{"error": {"code": 400, "type": "BadRequestError"}}', "BadRequestError"),
+        (b'{"error": {"code": 429}}', "429"),
+        (b'[{"error": {"code": 400, "status": "INVALID_ARGUMENT"}}]', "400"),
+        (b'{"object": "error", "type": "invalid_function_call", "code": "3280"}',
+         "invalid_function_call"),
+        (b'{"error": "not found"}', ""),
+        (b'{"detail": "not found"}', ""),
+        (b'{"error": {"code": "a text with a secret"}}', ""),
+        (b"[]", ""),
+        (b"[1]", ""),
+        (b"7", ""),
+        (b"", ""),
+        (b"<html>", ""),
+        (b"[" * 100_000, ""),
+    ],
+    ids=lambda value: repr(value[:60]),
+)  # fmt: skip
+def test_refusal_is_named_by_the_most_telling_of_its_names(body: bytes, kind: str) -> None:
+    """Lost if red: why a provider refuses, in the turn's error and in the log."""
+    assert kind_of(body) == kind
 
 
 @pytest.mark.parametrize(
@@ -310,75 +481,3 @@ def test_any_pieces_give_clean_text_and_lose_no_character(sent: list[str]) -> No
     assert "".join(pieces) == joined.decode("utf-16-le", "replace").replace("\0", "\ufffd")
     for piece in pieces:
         piece.encode()  # none holds half a pair, not even for a moment
-
-
-TURN = ClaimedTurn(
-    tenant_id="ten",
-    session_id="sess",
-    turn_id="tur",
-    resumes_turn=None,
-    generation=1,
-    seq=1,
-    watched=False,
-    accepted_at=datetime(2026, 1, 1, tzinfo=UTC),
-    event="{}",
-    agent_name="guide",
-    history='[{"role":"user","content":"one"},{"role":"assistant","content":"first"}]',
-    pending="[]",
-    cancel_requested=False,
-)
-
-
-def messages_of(request: ModelRequest) -> list[tuple[str, str]]:
-    return [(one["role"], one["content"]) for one in to_wire(request, "m")["messages"]]
-
-
-def pending(content: str, **hints: str) -> dict[str, Any]:
-    return {"role": "user", "content": content, "attachments": None, "hints": hints or None}
-
-
-def test_messages_go_in_the_order_they_were_said_and_hints_in_their_places() -> None:
-    """Lost if red: what the model takes for the newest message, or whose hint it follows."""
-    said_now = [
-        pending("two", systemHint="not this one", turnHint="nor this"),
-        pending("three", systemHint="in French", turnHint="be brief"),
-    ]
-    turn = replace(TURN, pending=orjson.dumps(said_now).decode())
-    head = "You are guide, a helpful assistant."
-    asked = [("user", "one"), ("assistant", "first"), ("user", "two"), ("user", "three")]
-    assert messages_of(build_request(turn)) == [
-        ("system", f"{head}\n\nin French"),
-        *asked,
-        ("system", "be brief"),
-    ]
-    said_now[-1]["hints"] = None
-    plain = replace(TURN, pending=orjson.dumps(said_now).decode())
-    assert messages_of(build_request(plain)) == [("system", head), *asked]
-
-
-def test_request_streams_and_asks_for_usage() -> None:
-    """Lost if red: what every turn cost."""
-    body = to_wire(
-        ModelRequest(system="", messages=(ModelMessage(role="user", content="hi"),)), "gpt"
-    )
-    assert body == {
-        "model": "gpt",
-        "messages": [{"role": "user", "content": "hi"}],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-
-
-def test_attachments_become_image_parts_after_the_text() -> None:
-    """Lost if red: what people show."""
-    inline = {"type": "image", "mediaType": "image/webp", "data": "AAA=", "url": None}
-    linked = {"type": "image", "mediaType": "image/png", "url": "https://example.com/a.png?b=c"}
-    with_text = ModelMessage(role="user", content="what is it?", attachments=(inline, linked))
-    alone = ModelMessage(role="user", content="", attachments=(linked,))
-    body = to_wire(ModelRequest(system="", messages=(with_text, alone)), "m")
-    images = [
-        {"type": "image_url", "image_url": {"url": url}}
-        for url in ("data:image/webp;base64,AAA=", "https://example.com/a.png?b=c")
-    ]
-    text = {"type": "text", "text": "what is it?"}
-    assert [one["content"] for one in body["messages"]] == [[text, *images], [images[1]]]

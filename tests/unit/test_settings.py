@@ -10,16 +10,26 @@ from typing import Any
 import pytest
 
 from chalicelib.config import (
+    ProviderSettings,
     Secret,
     Settings,
     SettingsError,
     load_settings,
     parse_duration,
+    provider_variable,
     variable,
 )
 
-FIELDS = [spec for spec in fields(Settings) if "rule" in spec.metadata]
-FREE = {"host", "data_dir", "dev_key", "turns_queue_url"}
+FIELDS = [spec for spec in fields(Settings) if "about" in spec.metadata]
+FREE = {
+    "host",
+    "data_dir",
+    "dev_key",
+    "kms_key",
+    "provider_secret",
+    "turns_queue_url",
+    "vault_key",
+}
 """Those that take any text, so that no value of theirs is wrong."""
 CHECKED = [spec for spec in FIELDS if spec.name not in FREE]
 BOUNDED = [spec for spec in CHECKED if " from " in spec.metadata["rule"].allowed]
@@ -100,6 +110,8 @@ def test_free_text_is_taken_as_it_is(spec: Field[Any]) -> None:
         pytest.param("providers", "openai", id="provider-without-model"),
         pytest.param("providers", "openai:", id="provider-empty-model"),
         pytest.param("providers", "openai:a,:b", id="model-without-provider"),
+        pytest.param("tool_private_hosts", "https://tools.internal", id="host-with-scheme"),
+        pytest.param("tool_lambdas", "pal tool", id="function-with-space"),
     ],
 )
 def test_near_misses_are_refused(name: str, text: str) -> None:
@@ -123,14 +135,94 @@ def test_good_values_are_cast() -> None:
             "PAL_TURN_LEASE": "1m30s",
             "PAL_PROVIDERS": "openai:gpt-5-mini, offline:echo:2",
             "PAL_CORS_ORIGINS": "https://a.example, http://localhost:3000",
+            "PAL_TOOL_PRIVATE_HOSTS": "tools.internal, 127.0.0.1:9000, [::1]:80",
+            "PAL_TOOL_LAMBDAS": "pal-tool-*,{tenant}-*",
             "OPENAI_BASE_URL": "http://localhost:11434/v1/",
         }
     )
     assert (found.port, found.metrics, found.turn_lease) == (9000, True, 90.0)
     assert found.providers == (("openai", "gpt-5-mini"), ("offline", "echo:2"))
     assert found.cors_origins == ("https://a.example", "http://localhost:3000")
+    assert found.tool_private_hosts == ("tools.internal", "127.0.0.1:9000", "[::1]:80")
+    assert found.tool_lambdas == ("pal-tool-*", "{tenant}-*")
     assert found.openai_base_url == "http://localhost:11434/v1"
+    assert found.anthropic_base_url == "https://api.anthropic.com"
     assert not found.on_lambda
+
+
+# ── the variables of one provider ────────────────────────────────────────────────────────────
+
+
+def test_named_provider_has_variables_of_its_own() -> None:
+    """Lost if red: a second vendor on the same wire, and waits that suit one provider."""
+    found = load_settings(
+        {
+            "PAL_PROVIDER_MY_BOX_BASE_URL": "http://10.0.0.7:8000/v1/",
+            "PAL_PROVIDER_MY_BOX_API_KEY": " sk-box ",
+            "PAL_PROVIDER_MY_BOX_IDLE_TIMEOUT": "5s",
+            "PAL_PROVIDER_MY_BOX_CONNECT_TIMEOUT": "1s",
+            "PAL_PROVIDER_MY_BOX_ANSWER_TIMEOUT": "4m",
+            "PAL_PROVIDER_ANTHROPIC_FIRST_TIMEOUT": "90s",
+            "PAL_PROVIDER_EMPTY_BASE_URL": "",
+        }
+    )
+    expected = ProviderSettings(
+        base_url="http://10.0.0.7:8000/v1",
+        api_key=Secret("sk-box"),
+        connect_timeout=1.0,
+        idle_timeout=5.0,
+        answer_timeout=240.0,
+    )
+    assert found.of_provider("openai@my-box") == expected
+    assert found.of_provider("openai@my_box") == expected
+    assert found.of_provider("anthropic") == ProviderSettings(first_timeout=90.0)
+    assert found.of_provider("openai@empty") == found.of_provider("openai") == ProviderSettings()
+    assert provider_variable("openai@my-box", "base_url") == "PAL_PROVIDER_MY_BOX_BASE_URL"
+
+
+def test_general_waits_are_of_no_provider() -> None:
+    """Lost if red: `PAL_PROVIDER_FIRST_TIMEOUT`, taken for a provider named so."""
+    found = load_settings(
+        {"PAL_PROVIDER_FIRST_TIMEOUT": "9s", "PAL_PROVIDER_FIRST_FIRST_TIMEOUT": "8s"}
+    )
+    assert found.provider_first_timeout == 9.0
+    assert found.named_providers == {"FIRST": ProviderSettings(first_timeout=8.0)}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        pytest.param("PAL_PROVIDER_GROQ_BASE_URL", "groq", "an http", id="no-url"),
+        pytest.param("PAL_PROVIDER_GROQ_BASE_URL", "https://a:b@c/v1", "an http", id="password"),
+        pytest.param("PAL_PROVIDER_GROQ_BASE_URL", "https://c/v1?key=x", "an http", id="query"),
+        pytest.param("OPENAI_BASE_URL", "localhost:11434/v1", "an http", id="vendor-no-scheme"),
+        pytest.param("ANTHROPIC_BASE_URL", "ftp://c", "an http", id="vendor-other-scheme"),
+        pytest.param("PAL_PROVIDER_GROQ_IDLE_TIMEOUT", "soon", "a duration", id="no-duration"),
+        pytest.param("PAL_PROVIDER_GROQ_IDLE_TIMEOUT", "11m", "600s", id="too-long"),
+    ],
+)
+def test_wrong_value_of_a_provider_is_refused(name: str, text: str, told: str) -> None:
+    """Lost if red: a slip that shows only when the first turn fails, or a key on the terminal."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings({name: text})
+    said = str(caught.value)
+    assert said.startswith(f"{name} must be ")
+    assert told in said
+    assert (text in said) == name.endswith("TIMEOUT")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("PAL_PROVIDER_OPENAI_API_KEY", "OPENAI_API_KEY"),
+        ("PAL_PROVIDER_ANTHROPIC_BASE_URL", "ANTHROPIC_BASE_URL"),
+        ("PAL_PROVIDER_BEDROCK_API_KEY", "AWS's own variables"),
+    ],
+)
+def test_variable_that_would_not_be_read_is_refused(name: str, instead: str) -> None:
+    """Lost if red: a key that was set, and turns that say there is none."""
+    with pytest.raises(SettingsError, match=f"^{name} is not read; set {instead}.$"):
+        load_settings({name: "https://x"})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +293,10 @@ def with_secrets() -> Settings:
             "PAL_DATABASE_URL": url,
             "PAL_DATABASE_OWNER_URL": url,
             "PAL_DATABASE_LISTEN_URL": url,
+            "PAL_VAULT_KEY": HIDDEN,
+            "ANTHROPIC_API_KEY": HIDDEN,
             "OPENAI_API_KEY": HIDDEN,
+            "PAL_PROVIDER_GROQ_API_KEY": HIDDEN,
         }
     )
 
@@ -213,6 +308,7 @@ def test_secrets_do_not_print() -> None:
         assert HIDDEN in getattr(found, name), f"{name} is set, so it could show"
     shown = [repr(found), str(found), f"{found!r} {found}", repr(vars(found)), repr([found])]
     shown.append(repr(replace(found, port=1)))
+    assert HIDDEN in found.of_provider("openai@groq").api_key
     assert [text for text in shown if HIDDEN in text] == []
     assert "database_url=Secret('**')" in repr(found)
 
@@ -220,8 +316,10 @@ def test_secrets_do_not_print() -> None:
 def test_what_holds_a_secret_is_one() -> None:
     """Lost if red: a new key or connection that prints."""
     telling = re.compile(r"key$|secret|password|token$|database.*url")
+    names_of_one = {"kms_key", "provider_secret"}
     texts = [spec.name for spec in fields(Settings) if spec.type is str]
-    assert [name for name in texts if telling.search(name)] == SECRETS
+    assert [name for name in texts if telling.search(name) and name not in names_of_one] == SECRETS
+    assert isinstance(ProviderSettings.api_key, Secret)
 
 
 @pytest.mark.parametrize("name", sorted({spec.name for spec in CHECKED} & set(SECRETS)))

@@ -1,0 +1,1 @@
+"""Who answers: the agents that tenants define."""

@@ -1,0 +1,1 @@
+"""The port to tools. A new kind is a file here and a line in `toolbox.KINDS`."""
