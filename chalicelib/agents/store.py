@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 
 from chalicelib.db import Tx, load_queries
 
@@ -29,14 +29,14 @@ async def insert_agent(
     tx: Tx, *, agent_id: str, name: str, definition: dict[str, Any]
 ) -> Agent | None:
     """Write a new agent; None if there is one of that name."""
-    values = {"id": agent_id, "name": name, "definition": Jsonb(definition)}
+    values = {"id": agent_id, "name": name, "definition": Json(definition)}
     row = await (await tx.execute(_QUERIES["insert_agent"], values)).fetchone()
     return _agent(row) if row else None
 
 
 async def replace_agent(tx: Tx, *, name: str, definition: dict[str, Any]) -> Agent | None:
     """Write a definition in place of the one there is; None if there is none."""
-    values = {"name": name, "definition": Jsonb(definition)}
+    values = {"name": name, "definition": Json(definition)}
     row = await (await tx.execute(_QUERIES["replace_agent"], values)).fetchone()
     return _agent(row) if row else None
 

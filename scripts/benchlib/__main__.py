@@ -180,7 +180,7 @@ def main() -> int:
             show(uvloop.run(rounds([args.dev])))
         if args.chaos is not None:
             seed = random.randrange(10_000) if args.seed is None else args.seed
-            show_all(uvloop.run(chaos([args.dev], args.chaos, seed)))
+            show_all(uvloop.run(chaos([args.dev], args.chaos, seed, args.keep_log)))
         if args.kill is not None:
             show(uvloop.run(kill([args.dev], args.kill)))
     except NotStarted as exc:

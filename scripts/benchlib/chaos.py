@@ -7,6 +7,7 @@ import asyncio
 import gc
 import re
 from collections import Counter
+from pathlib import Path
 
 from benchlib.figures import Figure, Table
 from benchlib.processes import NotStarted, Server
@@ -19,7 +20,7 @@ from tests.support.verdict import Evidence, Tally, faults_of, tally
 BROKE = re.compile(rb'"action":\s*"(\w+_broke|turn_cut|lease_lost|turn_put_off)"')
 
 
-async def chaos(command: list[str], turns: int, seed: int) -> list[Table]:
+async def chaos(command: list[str], turns: int, seed: int, keep_log: Path | None) -> list[Table]:
     """So many turns over three vendors that fail; how many tries they took, and what failed."""
     with Chaos(seed) as vendors:
         server = Server(command, "", "none", vendors.environ())
@@ -41,6 +42,8 @@ async def chaos(command: list[str], turns: int, seed: int) -> list[Table]:
             return [Table.of_failure("chaos", exc)]
         finally:
             gc.enable()
+            if keep_log and server.log.exists():
+                keep_log.write_bytes(server.log.read_bytes())
             await asyncio.to_thread(server.remove)
     failures += [f"the log says {times} × {action}" for action, times in logged.items()]
     return [_attempts(told, failures, seed), _faults(told)]

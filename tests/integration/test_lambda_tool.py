@@ -245,6 +245,11 @@ def test_a_connection_that_breaks_is_told(api: ToolServer) -> None:
             False,
         ),
         (
+            "arn:aws:lambda:eu-west-1:999999999999:function:pal-tool-sum",
+            "arn:aws:lambda:*:function:pal-tool-*",
+            False,
+        ),
+        (
             "arn:aws:lambda:eu-west-1:123456789012:function:other:pal-tool-sum",
             "arn:aws:lambda:eu-west-1:123456789012:function:pal-tool-*",
             False,

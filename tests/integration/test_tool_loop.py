@@ -416,3 +416,78 @@ def test_what_a_model_sends_as_no_object_is_kept_and_replayed(
     replayed: Any = provider.requests[2].body["messages"][2]["tool_calls"][0]["function"]
     assert isinstance(json.loads(replayed["arguments"]), dict)
     assert calls_of(http, session)[0]["arguments"] == "nonsense"
+
+
+def test_where_agents_must_be_defined_only_those_that_are_answer(
+    stack: Stack, provider: FakeOpenAI
+) -> None:
+    """Lost if red: that no one talks to a bare model under a tenant's name."""
+    _, key = stack.make_tenant("strict", undefined_agents=False)
+    http = stack.http(key)
+    assert http.call("POST", "/v1/sessions", {"agentName": "clerk"}).status == 404
+    session = make_agent(http, systemPrompt="You are the clerk.")
+    assert turn(http, session, "hello")[-1].data["text"] == "echo: hello"
+    assert http.call("DELETE", "/v1/agents/clerk").status == 204
+    end = turn(http, session, "still there?")[-1]
+    assert (end.name, end.data["code"]) == ("message_error", "agent_not_found")
+    assert len(provider.requests) == 1
+    assert http.call("GET", f"/v1/sessions/{session}").json["status"] == "active"
+
+
+def test_elsewhere_a_deleted_agent_is_a_plain_assistant_without_tools(
+    tooled: Stack, provider: FakeOpenAI, tools: ToolServer
+) -> None:
+    """Lost if red: an answer; or a tool that was taken away."""
+    http = tooled.http()
+    session = make_agent(http, note_tool(tools), systemPrompt="You keep notes.")
+    assert http.call("DELETE", "/v1/agents/clerk").status == 204
+    assert turn(http, session, "hello")[-1].data["text"] == "echo: hello"
+    body = provider.requests[0].body
+    assert "tools" not in body
+    assert body["messages"][0]["content"] == "You are clerk, a helpful assistant."
+
+
+def test_an_agents_own_chain_is_used(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI
+) -> None:
+    """Lost if red: the model that the agent was made for."""
+    http = make_stack(providers=(("openai", "usual"),)).http()
+    session = make_agent(http, models={"primary": ["openai:mine", "openai:spare"]})
+    provider.script(Reply(status=429))
+    events = turn(http, session, "hello")
+    assert [one.body["model"] for one in provider.requests] == ["mine", "spare"]
+    (failed,) = data_of(events, "provider_attempt_failed")
+    assert (failed["provider"], failed["model"]) == ("openai", "mine")
+
+
+def test_all_vendors_down_is_one_clear_error_and_the_session_goes_on(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI
+) -> None:
+    """Lost if red: what went wrong, and the next message."""
+    http = make_stack().http()
+    session = make_agent(http, models={"primary": ["openai:one", "openai:two"]})
+    provider.script(Reply(status=503), Reply(status=401, error="sk-fake is wrong"))
+    end = turn(http, session, "hello")[-1]
+    assert (end.name, end.data["code"]) == ("message_error", "provider_unavailable")
+    assert "openai:one" in end.data["error"]
+    assert "openai:two" in end.data["error"]
+    assert "sk-fake" not in end.data["error"]
+    assert http.call("GET", f"/v1/sessions/{session}").json["status"] == "active"
+    assert turn(http, session, "again")[-1].name == "message_completed"
+
+
+def test_the_cost_of_all_rounds_is_told(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI, tools: ToolServer
+) -> None:
+    """Lost if red: what a turn with tools costs."""
+    stack = make_stack(tool_private_hosts=(tools.host,))
+    http = stack.http()
+    session = make_agent(http, note_tool(tools), models={"primary": ["openai:gpt-4o-mini"]})
+    provider.script(
+        Reply(tool_calls=[Call("read_note", {"id": "1"})], usage=(1_000_000, 0)),
+        Reply(pieces=["done"], usage=(0, 1_000_000)),
+    )
+    usage = turn(http, session, "go")[-1].data["usage"]
+    # 0.15 and 0.60 dollars a million tokens
+    assert usage["costUsd"] == 0.75
+    assert stack.database.one("SELECT cost_usd::float8 FROM pal.turns") == 0.75

@@ -4,7 +4,7 @@ CREATE TABLE pal.agents (
     id         text COLLATE "C" PRIMARY KEY,
     tenant_id  text COLLATE "C" NOT NULL REFERENCES pal.tenants,
     name       text NOT NULL,
-    definition jsonb NOT NULL,   -- as `chalicelib.agents.definition` reads it, without the name
+    definition json NOT NULL,    -- in the order it was sent, as `chalicelib.agents.definition` reads it, without the name
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now(),
     UNIQUE (tenant_id, name)
