@@ -6,9 +6,8 @@ There is none, and the next provider has its turn, when the failure says that tr
 vain (a timeout, a refused key), when the Retry-After is longer than `retry_wait`, or when the
 breaker has opened and a later provider may be tried. The last one is given up by the same rules.
 
-A provider whose breaker is open is left out, unless no other was really tried: then those that
-were left out have their turn, so that no answer fails without an attempt. A refused key and a
-request that a model cannot take are no attempts in this sense.
+A provider whose breaker is open is left out, and has its turn when all others have failed: it may
+be well again, and no answer fails while anyone was not asked.
 """
 
 import asyncio
@@ -58,8 +57,7 @@ class Chain:
         of the chain could take the request.
         """
         failures: list[ProviderUnavailable] = []
-        left_out: list[Link] = []
-        for link, pause in self._tries(failures, left_out):
+        for link, pause in self._tries(failures):
             if pause:
                 await self._sleep(pause)
             begun = False
@@ -76,25 +74,23 @@ class Chain:
                     raise
                 failures.append(exc)
             yield AttemptFailed(provider=link.name, model=link.model, reason=failures[-1].message)
-        raise _all_of(failures, left_out)
+        raise _all_of(failures)
 
     async def close(self) -> None:
         """Close the providers that were given bare."""
         for link in self._own:
             await link.retire()
 
-    def _tries(
-        self, failures: list[ProviderUnavailable], left_out: list[Link]
-    ) -> Iterator[tuple[Link, float]]:
+    def _tries(self, failures: list[ProviderUnavailable]) -> Iterator[tuple[Link, float]]:
         """Each try to be made and the pause before it; between two, the caller adds a failure."""
+        left_out: list[Link] = []
         for at, link in enumerate(self._links):
             if link.breaker.admits():
                 yield from self._tries_of(link, self._links[at + 1 :], failures)
             else:
                 left_out.append(link)
-        if all(isinstance(one, ProviderDenied | ProviderUnsupported) for one in failures):
-            while left_out:
-                yield from self._tries_of(left_out.pop(0), (), failures)
+        for link in left_out:
+            yield from self._tries_of(link, (), failures)
 
     def _tries_of(
         self, link: Link, later: Sequence[Link], failures: list[ProviderUnavailable]
@@ -112,11 +108,8 @@ def _linked(provider: Provider) -> Link:
     return Link(lambda: provider, name=provider.name, model=provider.model)
 
 
-def _all_of(failures: Sequence[ProviderUnavailable], left_out: Sequence[Link]) -> Exception:
+def _all_of(failures: Sequence[ProviderUnavailable]) -> Exception:
     told = dict.fromkeys(one.message for one in failures)
-    for link in left_out:
-        because = f"; its last failure: {link.last_failure}" if link.last_failure else "."
-        told[f"{link.told} is left out for now{because}"] = None
     unsupported = all(isinstance(one, ProviderUnsupported) for one in failures)
     return (ProviderUnsupported if unsupported else ProviderUnavailable)(" ".join(told))
 

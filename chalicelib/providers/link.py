@@ -41,7 +41,6 @@ class Link:
     ) -> None:
         self.name, self.model, self.told = name, model, f"{name}:{model}"
         self.breaker = breaker or Breaker()
-        self.last_failure = ""
         self.denied = False  # and the log says so
         self._make, self._patience = make, patience or Patience()
         self._provider: Provider | None = None
@@ -67,13 +66,11 @@ class Link:
             raise ProviderUnavailable(f"{self.told} ended in the middle of its answer.")
         except (ProviderUnsupported, ProviderRejected):
             raise  # the provider is well
-        except ProviderUnavailable as exc:
+        except ProviderUnavailable:
             self.breaker.failed(trial)
-            self.last_failure = exc.message
             raise
         except Exception as exc:
             self.breaker.failed(trial)
-            self.last_failure = f"{self.told} broke in an unforeseen way."
             # a fault of the adapter's; its text may hold a message, so only its kind is told
             _log.error(
                 "provider broke",
@@ -85,7 +82,8 @@ class Link:
                 },
                 exc_info=_log.isEnabledFor(logging.DEBUG),
             )
-            raise ProviderUnavailable(self.last_failure, again=False) from exc
+            told = f"{self.told} broke in an unforeseen way."
+            raise ProviderUnavailable(told, again=False) from exc
         finally:
             self.breaker.ended(trial)
             self._answers -= 1
@@ -120,7 +118,7 @@ class Link:
 
     def _worked(self) -> None:
         self.breaker.succeeded()
-        self.denied, self.last_failure = False, ""
+        self.denied = False
 
     async def _close_if_done(self) -> None:
         if self._retired and not self._answers and self._provider is not None:

@@ -154,10 +154,29 @@ class _Caller:
             self._session = aiohttp.ClientSession(
                 connector=self._deps.guard.connector(),
                 timeout=aiohttp.ClientTimeout(total=None),
+                middlewares=(_once,),
                 # what one call's server sets is not for the next call's
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+async def _once(
+    request: "aiohttp.ClientRequest", send: "aiohttp.ClientHandlerType"
+) -> "aiohttp.ClientResponse":
+    """Send a request a single time.
+
+    aiohttp sends a GET, PUT or DELETE anew when the connection breaks before an answer has begun,
+    though the server may have carried it out by then.
+    """
+    import aiohttp
+
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as exc:
+        raise aiohttp.ClientError("broken off") from exc
 
 
 async def _read(response: "aiohttp.ClientResponse") -> Answer:

@@ -80,15 +80,33 @@ def _chain(models: Models) -> Way:
     return turn
 
 
+class _Timed(Turn):
+    """Knows what of its time was not the provider's."""
+
+    _last_at = 0
+
+    def delta(self, piece: str, at: int, seq: int | None = None) -> None:
+        super().delta(piece, at, seq)
+        self._last_at = at
+
+    def own_ms(self, cadence: Cadence) -> float:
+        """Until the first token was sent, less its due time, and from when the last one was."""
+        if self.first_ms is None:
+            return 0.0
+        before = self.first_ms - self.late_ms[0] - cadence.first_ms
+        after = self.took_ms - (self._last_at - self.began) / 1e6 + self.late_ms[-1]
+        return before + after
+
+
 class _Measured:
     """The turns of one way, and the CPU seconds that they took of this process."""
 
     def __init__(self) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[_Timed] = []
         self.cpu = 0.0
 
-    def over(self, cadence: Cadence) -> Spread:
-        return Spread.of(one.took_ms - cadence.turn_ms for one in self.turns)
+    def own(self, cadence: Cadence) -> Spread:
+        return Spread.of(one.own_ms(cadence) for one in self.turns)
 
     def first_over(self, cadence: Cadence) -> Spread:
         return Spread.of(
@@ -103,7 +121,7 @@ async def _measure(ways: dict[str, Way], turns: int) -> dict[str, _Measured]:
     found = {name: _Measured() for name in ways}
     for number in range(turns + 3):
         for name, way in ways.items():
-            taken, cpu = Turn(), time.process_time()
+            taken, cpu = _Timed(), time.process_time()
             await way(taken)
             taken.end(taken.text)
             if number >= 3:  # what came before filled the caches
@@ -123,7 +141,7 @@ async def _at(
     measured = list(found.values())
     more = {
         name: statistics.median(
-            ours.took_ms - theirs.took_ms
+            ours.own_ms(cadence) - theirs.own_ms(cadence)
             for ours, theirs in zip(found["chain"].turns, found[name].turns, strict=True)
         )
         for name in ("raw", "aiohttp")
@@ -134,10 +152,12 @@ async def _at(
         columns=list(ways),
         figures=[
             *spread_figures(
-                "a turn over the provider's, ms", [one.over(cadence) for one in measured], 3
+                "a turn besides the tokens, ms", [one.own(cadence) for one in measured], 3
             ),
             *spread_figures(
-                "first token over it, ms", [one.first_over(cadence) for one in measured], 3
+                "first token over the provider's, ms",
+                [one.first_over(cadence) for one in measured],
+                3,
             ),
             Figure(name="added to a delta, ms, p50", values=[one.late().p50 for one in measured]),
             Figure(

@@ -34,7 +34,7 @@ WAITED = 15.0  # what is awaited comes at once or never
 
 def set_aws_variables(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """AWS's variables as a deploy has them, and none of this machine's."""
-    for name in os.environ:
+    for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
@@ -51,7 +51,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     async def watched() -> T:
         asyncio.get_running_loop().set_exception_handler(lambda _, told: left.append(told))
-        return await work
+        async with asyncio.timeout(90):  # uvloop would not hear pytest's own alarm
+            return await work
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(watched())

@@ -39,7 +39,8 @@ class Asked:
 class Answer:
     """A scripted answer. `endless` repeats the last piece until the caller hangs up.
 
-    `hold_at` stops before that piece until the server ends; `reset` drops the connection there.
+    `hold_at` stops before that piece until the server ends; `reset` drops the connection there,
+    and with `pieces` empty before anything was answered.
     """
 
     status: int = 200
@@ -120,6 +121,9 @@ class ToolServer:
         self.arrived.set()
         answer = self._pick(request.path, asked)
         response = web.StreamResponse(status=answer.status, headers=dict(answer.headers))
+        if answer.reset and not answer.pieces and request.transport is not None:
+            request.transport.abort()
+            return response
         await response.prepare(request)
         try:
             await self._play(answer, response)

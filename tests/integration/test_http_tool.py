@@ -363,6 +363,15 @@ def test_a_connection_that_breaks_is_told_as_that(server: ToolServer) -> None:
     assert "broke off the connection" in outcome.text
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST"])
+def test_a_call_is_sent_a_single_time(method: str, server: ToolServer) -> None:
+    """Lost if red: one effect of one call: the server may have carried it out and then died."""
+    server.on("/", Answer(pieces=(), reset=True))
+    outcome = call(server.url(), method=method)
+    assert "whether the call had an effect is unknown" in outcome.text
+    assert len(server.asked) == 1
+
+
 def test_a_server_that_is_not_there_is_told_without_details() -> None:
     """Lost if red: addresses and errors of our network, for whoever can define a tool."""
     with socket.socket() as unused:
