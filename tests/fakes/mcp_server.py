@@ -132,7 +132,8 @@ class FakeMcp:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         message = json.loads(body) if body else {}
-        headers = {name.lower(): value for name, value in request.headers.items()}
+        names = {name.lower() for name in request.headers}
+        headers = {name: ", ".join(request.headers.getall(name)) for name in names}
         seen = Seen(http=request.method, headers=headers, message=message)
         async with self._arrival:
             self.seen.append(seen)
@@ -251,6 +252,16 @@ def error(code: int, message: str, *, status: int = 200) -> Fault:
         told = {"code": code, "message": message}
         asked = json.loads(await request.read()).get("id")
         return web.json_response({"jsonrpc": "2.0", "id": asked, "error": told}, status=status)
+
+    return fault
+
+
+def result(made: dict[str, Any]) -> Fault:
+    """This result, whatever the right one is."""
+
+    async def fault(_fake: FakeMcp, request: web.Request, _answer: Answer) -> web.StreamResponse:
+        asked = json.loads(await request.read()).get("id")
+        return web.json_response({"jsonrpc": "2.0", "id": asked, "result": made})
 
     return fault
 

@@ -32,7 +32,7 @@ class Gate(threading.Event):
 
     def set(self) -> None:
         super().set()
-        for loop, event in self._waiting:
+        for loop, event in list(self._waiting):
             with contextlib.suppress(RuntimeError):  # its loop has closed
                 loop.call_soon_threadsafe(event.set)
 

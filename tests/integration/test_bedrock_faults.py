@@ -300,14 +300,13 @@ def test_process_ends_while_a_call_waits(bedrock: FakeBedrock, root: Path) -> No
     """Lost if red: deploys and restarts, which would wait for the slowest model."""
     bedrock.script(Reply(hang=True))
     program = (
-        "import asyncio, sys\n"
-        "from tests.fakes.bedrock_driver import adapter, asking, threads\n"
-        "async def call():\n"
-        "    asyncio.ensure_future(anext(adapter(sys.argv[1]).stream(asking())))\n"
-        "    await asyncio.to_thread(sys.stdin.readline)\n"
-        "    assert threads() == ['bedrock']\n"
-        "    raise SystemExit(7)\n"
-        "asyncio.run(call())\n"
+        "import asyncio, sys, threading\n"
+        "from tests.fakes.bedrock_driver import adapter, ask, threads\n"
+        "made = adapter(sys.argv[1])\n"
+        "threading.Thread(target=ask, args=(made,), daemon=True).start()\n"
+        "sys.stdin.readline()\n"
+        "assert threads() == ['bedrock']\n"
+        "raise SystemExit(7)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, bedrock.base_url], cwd=root, stdin=subprocess.PIPE
@@ -320,8 +319,8 @@ def test_process_ends_while_a_call_waits(bedrock: FakeBedrock, root: Path) -> No
 
 def test_more_calls_than_threads_wait_for_their_turn(bedrock: FakeBedrock) -> None:
     """Lost if red: a bound on threads, or the calls beyond it."""
-    held = Reply(pieces=["a"], hold_at=1)
-    bedrock.default(lambda _: held)
+    held = [Reply(pieces=["a"], hold_at=1) for _ in range(105)]
+    bedrock.script(*held)
 
     async def calls() -> None:
         made = adapter(bedrock.base_url)
@@ -330,7 +329,8 @@ def test_more_calls_than_threads_wait_for_their_turn(bedrock: FakeBedrock) -> No
             while len(bedrock.asked) < 100:
                 await asyncio.sleep(0.01)
             assert len(threads()) == 100
-            held.gate.set()
+            for one in held:
+                one.gate.set()
             answers = await asyncio.gather(*asked)
         assert [text_of(events) for events, _ in answers] == ["a"] * 105
         await made.close()

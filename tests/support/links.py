@@ -100,7 +100,7 @@ def link(provider: Scripted, *, breaker: Breaker | None = None, **patience: floa
 
 
 def opened(provider: Scripted) -> Link:
-    """A link whose breaker is open, for a failure told as `p:<model> was down.`"""
+    """A link whose breaker is open."""
     made = link(provider, breaker=Breaker(failures=1, rest=100))
     made.breaker.failed(None)
     return made
