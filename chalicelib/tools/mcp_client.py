@@ -264,7 +264,7 @@ class _Session:
 
     async def _greet(self, stack: AsyncExitStack, exchange: Exchange) -> None:
         # half a second that the loop's other turns need not wait
-        await asyncio.to_thread(_import_client_half)
+        await asyncio.to_thread(import_client_half)
         import aiohttp
         import httpx2
         from mcp.client.session import ClientSession
@@ -308,7 +308,7 @@ class _Session:
                     await self._left.wait()
 
 
-def _import_client_half() -> None:
+def import_client_half() -> None:
     """Import the SDK's client, its packages without their `__init__`, which imports all there is.
 
     Their loggers are silenced: they write down what servers answer, and ids of sessions.

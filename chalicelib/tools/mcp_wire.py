@@ -68,7 +68,7 @@ LOST: Final = Fault(
     ran="unknown",
     down=True,
 )
-UNREADABLE: Final = Fault(told="The MCP server's answer cannot be read.", ran="unknown")
+UNREADABLE: Final = Fault(told="The MCP server's answer cannot be read.", ran="unknown", down=True)
 TOO_LARGE: Final = Fault(told="The MCP server's answer is too large to be read.", ran="answered")
 
 
@@ -195,9 +195,8 @@ def _fault_in(status: int, message: dict[str, Any], *, session: bool) -> Fault |
         return UNREADABLE
     if status < 400:
         return Fault(told="The MCP server redirects elsewhere, and is not followed.", ran="no")
-    told = f"The MCP server answered with HTTP {status}."
     return Fault(
-        told=told,
+        told=f"The MCP server answered with HTTP {status}.",
         ran="no" if status < 500 else "unknown",
         down=status in (408, 425, 429) or status >= 500,
     )

@@ -481,19 +481,24 @@ def test_only_checked_addresses_are_connected_to(run: Run) -> None:
 
     async def lookup(host: str, port: int) -> list[str]:
         asked.append((host, port))
+        if host.startswith("no"):
+            raise OSError("no such name")
         return ["127.0.0.1"]
 
     async def scenario() -> None:
         async with FakeMcp(tools=[tool("add")]) as fake:
-            for url, why in (
-                (f"https://tools.example:{fake.port}/mcp", "at a public address"),
-                (f"https://127.0.0.1:{fake.port}/mcp", "at a public address"),
-                (f"http://tools.example:{fake.port}/mcp", "at a public address"),
+            told = set()
+            for origin in (
+                *("https://tools.example", "https://nowhere.example"),
+                *("https://127.0.0.1", "http://tools.example"),
             ):
+                url = f"{origin}:{fake.port}/mcp"
                 async with client(fake, url=url, guard=Guard([], lookup=lookup)) as server:
                     fault = await fault_of(server)
-                    assert (fault.ran, why in fault.told) == ("no", True)
-            assert asked == [("tools.example", fake.port)]
+                    told.add((fault.told, fault.ran))
+            # in the same words: which names there are in our network is not told either
+            assert told == {("The MCP server cannot be reached at a public address.", "no")}
+            assert asked == [("tools.example", fake.port), ("nowhere.example", fake.port)]
             assert fake.seen == []
             # let through, it is the guard's address that is connected to
             let_through = Guard(["tools.example"], lookup=lookup)

@@ -14,7 +14,7 @@ from chalicelib.providers.base import ToolCall
 from chalicelib.tools.base import ToolFailed
 from chalicelib.tools.mcp import ASKED_AGAIN_AFTER, FRESH, Listings, offered_name
 from chalicelib.tools.toolbox import open_toolbox
-from tests.fakes.mcp_server import FakeMcp, error, hang, raw, status, text, tool
+from tests.fakes.mcp_server import FakeMcp, error, hang, raw, result, status, text, tool
 from tests.support.mcp import CONTEXT, call, entry, run, tool_deps, tools_of
 
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -100,6 +100,39 @@ def test_no_more_tools_are_offered_than_a_vendor_takes() -> None:
         listed = [tool(f"t{n}") for n in range(130)]
         async with FakeMcp(tools=listed) as fake, tools_of(entry(fake.url)) as tools:
             assert len(tools) == 128
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("page_size", [1, 1000], ids=["in-pages", "at-once"])
+def test_listing_without_measure_is_not_read(page_size: int) -> None:
+    """Lost if red: the process, to a server that lists on and on."""
+
+    async def scenario() -> None:
+        listed = [tool(f"t{n}", description="x" * 1_500_000) for n in range(3)]
+        async with FakeMcp(tools=listed, page_size=page_size) as fake:
+            with pytest.raises(ToolFailed, match="too large"):
+                async with tools_of(entry(fake.url)):
+                    pass
+
+    run(scenario())
+
+
+def test_pages_that_lead_to_themselves_come_to_an_end() -> None:
+    """Lost if red: every turn, to a server that counts its pages wrongly."""
+
+    async def scenario() -> None:
+        async with FakeMcp(tools=[tool("add"), tool("sub")], page_size=1) as fake:
+            again = {"tools": [tool("sub")], "nextCursor": "1"}
+            fake.fail("tools/list", *[result(again)] * 2)
+            async with tools_of(entry(fake.url)) as tools:
+                assert list(tools) == ["srv__sub"]
+            assert len(fake.asked("tools/list")) == 2
+            numbers = [{"tools": [tool("add")], "nextCursor": str(n)} for n in range(60)]
+            fake.fail("tools/list", *map(result, numbers))
+            async with tools_of(entry(fake.url)) as tools:
+                assert list(tools) == ["srv__add"]
+            assert len(fake.asked("tools/list")) == 52
 
     run(scenario())
 
@@ -233,6 +266,7 @@ def test_listing_is_known_to_none_but_those_who_were_given_it(other: dict[str, A
     [
         pytest.param(status(500), id="server-error"),
         pytest.param(status(429), id="too-many"),
+        pytest.param(raw(b"<html>Back soon!", "text/html"), id="somebody-answers-for-it"),
         pytest.param(hang(), id="does-not-answer"),
         pytest.param(None, id="not-there"),
     ],

@@ -586,6 +586,9 @@ def test_tenants_address_must_be_public(provider: FakeOpenAI, allowed: Callable[
     assert type(error) is ProviderDenied
     _, error = ask(adapter(secure.replace("127.0.0.1", "localhost"), guarded=True))
     assert type(error) is ProviderDenied
+    _, error = ask(adapter("http://models.example.com/v1", guarded=True))
+    assert type(error) is ProviderDenied
+    assert error.message == "openai:m was not called. The URL must begin with https://."
     assert provider.requests == []
 
 
