@@ -3,7 +3,7 @@
 from typing import Any
 
 from chalicelib import jobs
-from chalicelib.api import admin, agents, approvals, memory, sessions, streams, system
+from chalicelib.api import admin, agents, approvals, memory, people, sessions, streams, system
 from chalicelib.api.app import PalApp
 
 app = PalApp(app_name="palimpsest", configure_logs=False)
@@ -13,6 +13,7 @@ for blueprint in (
     approvals.blueprint,
     agents.blueprint,
     memory.blueprint,
+    people.blueprint,
     admin.blueprint,
     system.blueprint,
     jobs.blueprint,

@@ -37,6 +37,9 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    import uvloop
-
+    # not on Lambda: 14 MB in every package, for a process that has one request at a time
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -14,6 +14,8 @@ from chalicelib.auth import Authenticator
 from chalicelib.config import Settings, SettingsError
 from chalicelib.db import Database
 from chalicelib.errors import PalError
+from chalicelib.memory.directory import People
+from chalicelib.memory.timeline import Timeline
 from chalicelib.outbound import Guard
 from chalicelib.providers import Models
 from chalicelib.secrets import Secrets
@@ -48,6 +50,8 @@ class Services:
     approvals: Approvals
     secrets: Secrets
     agents: Agents
+    people: People
+    timeline: Timeline
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     @classmethod
@@ -81,6 +85,8 @@ class Services:
             approvals=Approvals(db, hub, sessions),
             secrets=secrets,
             agents=Agents(db, knows=models.knows, secrets=secrets),
+            people=People(db),
+            timeline=Timeline(db),
         )
 
     @property

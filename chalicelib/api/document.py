@@ -114,9 +114,9 @@ _ERRORS: Final[dict[type[errors.PalError], str]] = {
     errors.Unauthorized: "The key or token is missing, unknown, revoked or expired.",
     errors.Forbidden: "The key lacks the scope.",
     errors.NotFound: "There is no such object, or it is another tenant's.",
-    errors.Conflict: "The object's state refuses it, the name is taken (`agent_exists`), or the "
-    "Idempotency-Key was used with another body (`idempotency_conflict`) or by a call that still "
-    "runs (`in_progress`).",
+    errors.Conflict: "The object's state refuses it, the name is taken (`agent_exists`), a handle "
+    "is someone else's (`handle_taken`), or the Idempotency-Key was used with another body "
+    "(`idempotency_conflict`) or by a call that still runs (`in_progress`).",
     errors.TooLarge: f"The body is larger than {BODY_AT_MOST} bytes.",
     errors.UnsupportedMediaType: "The body is not declared as application/json.",
     errors.InvalidField: "A field is not allowed; `details` names each and says why.",

@@ -121,16 +121,11 @@ async def list_messages(request: Request[None]) -> Any:
         if not (whole and 0 <= token[0] < 2**31 and 0 <= token[1] < 2**63):
             raise bad_token()
         after = (token[0], token[1])
-    size = call.page_size()
-    found = await request.services.sessions.page(
-        request.caller, session_id, after=after, most=size + 1
+    found, more = await request.services.sessions.page(
+        request.caller, session_id, after=after, most=call.page_size()
     )
-    body = {"messages": [_message_body(one) for one in found[:size]]}
-    headers = {}
-    if len(found) > size:
-        last = found[size - 1]
-        headers = next_page([last.turn_ordinal, last.seq])
-    return Answer(body=body, headers=headers)
+    headers = next_page([found[-1].turn_ordinal, found[-1].seq]) if more else {}
+    return Answer(body={"messages": [_message_body(one) for one in found]}, headers=headers)
 
 
 @blueprint.route("/v1/sessions/{session_id}/stop", methods=["POST"])

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from chalicelib.db import Tx, load_queries
 from chalicelib.sessions import journal
-from chalicelib.sessions.calls import DENIED, EXPIRED, NewApproval, arguments_hash
+from chalicelib.sessions.calls import DENIED, EXPIRED, SUPERSEDED, NewApproval, arguments_hash
 from chalicelib.sessions.rows import ClaimedTurn
 
 _QUERIES: Final = load_queries(__file__, "approvals.sql")
@@ -101,7 +101,8 @@ async def write_approvals(tx: Tx, turn: ClaimedTurn, new: list[NewApproval]) -> 
 
 async def supersede_approvals(tx: Tx, session_id: str) -> None:
     """Close what is open of a session, the head being locked: a late decision is refused."""
-    cur = await tx.execute(_QUERIES["supersede_approvals"], {"session_id": session_id})
+    values = {"session_id": session_id, "result": SUPERSEDED}
+    cur = await tx.execute(_QUERIES["supersede_approvals"], values)
     for turn_id in {row[0] for row in await cur.fetchall()}:
         await journal.show_calls(tx, turn_id)
 

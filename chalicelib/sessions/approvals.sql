@@ -23,7 +23,8 @@ WITH gone AS (
     WHERE session_id = %(session_id)s AND status = 'pending'
     RETURNING call_id
 )
-UPDATE tool_calls SET status = 'superseded', ended_at = now() FROM gone WHERE id = gone.call_id
+UPDATE tool_calls SET status = 'superseded', result = %(result)s, ended_at = now()
+FROM gone WHERE id = gone.call_id
 RETURNING turn_id
 
 -- expire_approvals --

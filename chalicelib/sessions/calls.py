@@ -3,13 +3,14 @@
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
-from chalicelib.providers import Reasoning, ToolCall
+from chalicelib.providers import Finished, Reasoning, ToolCall
 
 CallStatus = Literal[
     "asked",  # written down, not started: it waits for an approval to be asked for
@@ -28,6 +29,9 @@ DENIED: Final = '{"executed": false, "reason": "A person denied this call. It wa
 EXPIRED: Final = (
     '{"executed": false, "reason": "No one decided on this call in time. It was not done."}'
 )
+SUPERSEDED: Final = (
+    '{"executed": false, "reason": "A later request took its place. It was not done."}'
+)
 UNKNOWN: Final = (
     "The process that ran this call ended before its result was kept. It is unknown whether it"
     " took effect; it has not been run again."
@@ -35,9 +39,15 @@ UNKNOWN: Final = (
 NOT_RUN: Final = '{"executed": false, "reason": "The turn ended before this call was run."}'
 CHANGED: Final = "The arguments are not those that were approved. It was not done."
 
+_N = TypeVar("_N", int, float)
+
 _NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
-_SAID: Final = frozenset({"completed", "failed", "denied", "expired", "unknown"})
+_SAID: Final = frozenset({"completed", "failed", "denied", "expired", "superseded", "unknown"})
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
+
+# what an event, a history and every vendor can carry
+_DEPTH_AT_MOST: Final = 64
+_WHOLE: Final = range(-(2**63), 2**64)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -90,6 +100,33 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What models took, None where one of them does not tell; `cost_usd` in dollars."""
+
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_cached: int | None = None
+    cost_usd: float | None = None
+
+
+def spent(parts: Sequence[Round | Finished]) -> Spent:
+    """What these took together."""
+    cost = _total([one.cost_usd for one in parts])
+    return Spent(
+        tokens_in=_total([one.tokens_in for one in parts]),
+        tokens_out=_total([one.tokens_out for one in parts]),
+        tokens_cached=_total([one.tokens_cached for one in parts]),
+        # sums of floats, told to a hundredth of a millionth of a cent
+        cost_usd=None if cost is None else round(cost, 10),
+    )
+
+
+def _total(values: list[_N | None]) -> _N | None:
+    known = [one for one in values if one is not None]
+    return sum(known, type(known[0])()) if known and len(known) == len(values) else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewApproval:
     """An approval that a turn ends with, to be written by its commit."""
 
@@ -111,17 +148,19 @@ class Journal:
 
 
 def canonical(arguments: str) -> str:
-    """JSON text of what a model sent as arguments, fit to be stored: see `Call.arguments`."""
+    """JSON text of what a model sent as arguments, fit to be stored: see `Call.arguments`.
+
+    An object that nests too deep or holds a number of more than 64 bits counts as none.
+    """
     text = arguments.strip()
+    value: Any = arguments
     try:
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite) if text else {}
+        found = json.loads(text, parse_constant=_refuse, parse_float=_finite) if text else {}
+        if found is None or isinstance(found, dict):
+            value = _fit(found or {}, 0)
     except (ValueError, RecursionError):
-        value = arguments
-    if value is None:
-        value = {}
-    if not isinstance(value, dict):
-        value = arguments
-    return _dump(_clean(value))
+        pass
+    return orjson.dumps(_clean(value)).decode()
 
 
 def arguments_hash(session_id: str, call_id: str, arguments: str) -> bytes:
@@ -150,11 +189,14 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _dump(value: Any) -> str:
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:  # a whole number of more than 64 bits
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _fit(value: Any, depth: int) -> Any:
+    if depth > _DEPTH_AT_MOST or (type(value) is int and value not in _WHOLE):
+        raise ValueError
+    for inner in value.values() if isinstance(value, dict) else ():
+        _fit(inner, depth + 1)
+    for inner in value if isinstance(value, list) else ():
+        _fit(inner, depth + 1)
+    return value
 
 
 def _finite(text: str) -> float:

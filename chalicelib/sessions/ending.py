@@ -1,15 +1,15 @@
 """How a turn ends: from what its run came to, to what is stored and told of it. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
 
-from chalicelib.errors import PalError
+from chalicelib.errors import PalError, TurnCancelled
 from chalicelib.ids import new_id
 from chalicelib.providers import Finished
-from chalicelib.sessions.calls import Call, NewApproval, Round, json_value
+from chalicelib.sessions.calls import NOT_RUN, Call, NewApproval, Round, json_value, spent
 from chalicelib.sessions.keeper import RunningTurn
 from chalicelib.sessions.prompt import history_entries, rfc3339
 from chalicelib.sessions.rows import ClaimedTurn, TurnEnd
@@ -22,7 +22,8 @@ class Reply:
     """What one run of a turn came to.
 
     `text` is a reply that was not streamed; None: what was streamed. `decided` and `rounds` are
-    what its tool loop told the model and did, `approvals` what the turn ends with open.
+    what its tool loop told the model and did, `approvals` what the turn ends with open;
+    `journaled`: something was written to the journal, or may have been.
     """
 
     finished: Finished | None = None
@@ -32,11 +33,25 @@ class Reply:
     decided: list[Call] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     approvals: list[NewApproval] = field(default_factory=list)
+    journaled: bool = False
 
     @property
     def used_tools(self) -> bool:
         """Whether there is a journal to close."""
-        return bool(self.decided or self.rounds)
+        return bool(self.decided or self.rounds or self.journaled)
+
+    def cancel(self) -> None:
+        """Have the turn end as cancelled, if it has not failed already."""
+        if self.error is None:
+            self.error = TurnCancelled(CANCELLED)
+
+    def call_off(self) -> None:
+        """Ask for no approval, as no one could decide on it any more."""
+        for one in self.approvals:
+            one.call.status, one.call.result = "failed", NOT_RUN  # as the journal is closed
+        if self.approvals and self.finished is not None:
+            self.finished = replace(self.finished, reason="stop")
+        self.approvals = []
 
 
 def end_of(turn: RunningTurn, reply: Reply) -> TurnEnd:
@@ -56,7 +71,10 @@ def end_of(turn: RunningTurn, reply: Reply) -> TurnEnd:
             ),
             # what the user said stays said, though it was not answered
             appended=_appended(claimed, reply, at=now),
+            provider=reply.rounds[-1].provider if reply.rounds else None,
+            model=reply.rounds[-1].model if reply.rounds else None,
             rounds=len(reply.rounds),
+            **vars(spent(reply.rounds)),
             error_code=error.code,
             error=error.message,
         )

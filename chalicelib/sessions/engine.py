@@ -13,17 +13,17 @@ from dataclasses import replace
 from typing import Final
 
 from chalicelib import telemetry
-from chalicelib.db import Database, Tx
-from chalicelib.errors import PalError, TurnCancelled, TurnTimedOut, Unavailable
+from chalicelib.db import Database
+from chalicelib.errors import PalError, TurnCancelled, TurnTimedOut
 from chalicelib.ids import new_id
-from chalicelib.sessions import log, store
-from chalicelib.sessions.approvals import write_approvals
-from chalicelib.sessions.ending import CANCELLED, Reply, approval_event, end_of
+from chalicelib.sessions import store
+from chalicelib.sessions.commit import commit_turn
+from chalicelib.sessions.ending import CANCELLED, Reply
 from chalicelib.sessions.hub import Hub
-from chalicelib.sessions.journal import append_events, close_journal, open_journal
-from chalicelib.sessions.keeper import Keeper, RunningTurn, delta_row
+from chalicelib.sessions.journal import open_journal
+from chalicelib.sessions.keeper import Keeper, RunningTurn, event_row
 from chalicelib.sessions.produce import Producer
-from chalicelib.sessions.rows import ClaimedTurn, LogRow, PendingText, TurnEnd
+from chalicelib.sessions.rows import ClaimedTurn, LogRow
 from chalicelib.sessions.teller import Teller
 
 _log = logging.getLogger(__name__)
@@ -131,7 +131,13 @@ class Engine:
             running.end("lost")
         self._hub.publish(
             session_id,
-            _event_row(cut.seq, "message_error", cut.turn_id, cut.generation, cut.event),
+            LogRow(
+                seq=cut.seq,
+                kind="message_error",
+                turn_id=cut.turn_id,
+                generation=cut.generation,
+                data=cut.event,
+            ),
         )
         return cut.queued_turn is not None and cut.status != "interrupted"
 
@@ -162,9 +168,7 @@ class Engine:
         try:
             self._hub.publish(
                 claimed.session_id,
-                _event_row(
-                    claimed.seq, "turn_started", claimed.turn_id, claimed.generation, claimed.event
-                ),
+                event_row(claimed.seq, "turn_started", claimed, claimed.event),
             )
             with telemetry.span("turn"):
                 reply = await self._work(turn, began)
@@ -174,6 +178,8 @@ class Engine:
                 await self.cut(claimed.tenant_id, claimed.session_id, generation=claimed.generation)
                 return False
             more = await self._commit(turn, reply)
+            if more is None:
+                return self._abandon(turn)
         finally:
             self.keeper.remove(turn)
             self._hub.end_live(live)
@@ -212,83 +218,26 @@ class Engine:
             reply.error = PalError("The model's answer could not be read.", code="provider_error")
         return reply
 
+    async def _commit(self, turn: RunningTurn, reply: Reply) -> bool | None:
+        try:
+            return await commit_turn(self._db, self._hub, turn, reply, lease=self._lease)
+        except PalError:
+            raise
+        except Exception as exc:
+            # a turn whose end cannot be written would be taken up again for ever
+            _log.error(
+                "turn could not be ended",
+                extra={"action": "turn_not_ended", "error": type(exc).__name__},
+                exc_info=_log.isEnabledFor(logging.DEBUG),
+            )
+            reply.error = PalError("Something went wrong on our side.")
+            reply.decided, reply.rounds, reply.approvals, reply.journaled = [], [], [], True
+            return await commit_turn(self._db, self._hub, turn, reply, lease=self._lease)
+
     def _abandon(self, turn: RunningTurn) -> bool:
         _log.warning("lease lost", extra={"action": "lease_lost"})
         self._hub.wake(turn.claimed.session_id)
         return False
-
-    # ── its end ──────────────────────────────────────────────────────────────────────────────
-    async def _commit(self, turn: RunningTurn, reply: Reply) -> bool:
-        end = end_of(turn, reply)
-        claimed = turn.claimed
-        deadline = time.monotonic() + self._lease
-        tried = False
-        while True:
-            try:
-                asked: list[LogRow] = []
-                async with self._db.tenant(claimed.tenant_id) as tx:
-                    ended = await self._end(tx, claimed, reply, end, asked)
-                    if ended is None and end.status == "completed":
-                        # cancelled at the last moment, if the lease is still this runner's
-                        cancelled = replace(reply, error=TurnCancelled(CANCELLED))
-                        void = end_of(turn, cancelled)
-                        ended = await self._end(tx, claimed, cancelled, void, asked)
-                        if ended is not None:
-                            end, reply.error = void, cancelled.error
-                    if ended is None and tried:
-                        # an earlier try may have committed before its connection broke
-                        known = await log.finished_turn(
-                            tx, claimed.session_id, turn_id=claimed.turn_id
-                        )
-                        if known is not None and known.status != "cut":
-                            self._hub.wake(claimed.session_id)
-                            return True
-                break
-            except Unavailable:
-                # fenced, so trying again can write it once at most
-                tried = True
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(0.2)
-        if ended is None:
-            return self._abandon(turn)
-        seq, queued = ended
-        for row in asked:
-            self._hub.publish(claimed.session_id, row)
-        if end.tail:
-            text = PendingText(
-                session_id=claimed.session_id,
-                turn_id=claimed.turn_id,
-                generation=claimed.generation,
-                start=end.start,
-                text=end.tail,
-            )
-            self._hub.publish(claimed.session_id, delta_row(seq - 1, claimed, text))
-        self._hub.publish(
-            claimed.session_id,
-            _event_row(seq, end.kind, claimed.turn_id, claimed.generation, end.event),
-        )
-        return queued is not None
-
-    async def _end(
-        self, tx: Tx, claimed: ClaimedTurn, reply: Reply, end: TurnEnd, asked: list[LogRow]
-    ) -> tuple[int, str | None] | None:
-        """One try to commit; the events of approvals that the turn ends with go into `asked`."""
-        if reply.used_tools:
-            fence = await append_events(tx, claimed, [], lease=self._lease)
-            if fence is None or (fence[1] and end.status == "completed"):
-                return None
-            if end.status == "completed" and reply.approvals:
-                events = [approval_event(claimed, one) for one in reply.approvals]
-                logged = await append_events(tx, claimed, events, lease=self._lease)
-                first = logged[0] if logged else 0
-                asked += [
-                    _event_row(first + n, kind, claimed.turn_id, claimed.generation, data)
-                    for n, (kind, data) in enumerate(events)
-                ]
-                await write_approvals(tx, claimed, reply.approvals)
-            await close_journal(tx, claimed, reply.decided)
-        return await store.end_turn(tx, claimed, end)
 
     def _tell(self, reply: Reply, *, duration: float) -> None:
         finished, error = reply.finished, reply.error
@@ -310,13 +259,3 @@ class Engine:
             tokens_in=finished.tokens_in if finished else None,
             tokens_out=finished.tokens_out if finished else None,
         )
-
-
-def _event_row(seq: int, kind: str, turn_id: str, generation: int, data: str) -> LogRow:
-    return LogRow(
-        seq=seq,
-        kind=kind,
-        turn_id=turn_id,
-        generation=generation,
-        data=data,
-    )

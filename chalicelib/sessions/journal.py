@@ -80,10 +80,19 @@ async def open_journal(tx: Tx, turn: ClaimedTurn) -> Journal:
     return Journal(decided=decided, rounds=list(rounds.values()), hints=hints)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Appended:
+    """Where events were logged, and what the head says: a cancel came, the session is closed."""
+
+    first: int
+    cancel_requested: bool
+    closed: bool
+
+
 async def append_events(
     tx: Tx, turn: ClaimedTurn, events: list[tuple[str, str]], *, lease: float
-) -> tuple[int, bool] | None:
-    """Log (kind, JSON) events: the first one's seq, and whether the turn was cancelled.
+) -> Appended | None:
+    """Log (kind, JSON) events, and lock the head of the session.
 
     None if the lease is lost: then nothing may follow in this transaction.
     """
@@ -96,7 +105,7 @@ async def append_events(
         "lease": lease,
     }
     row = await (await tx.execute(_QUERIES["append_events"], values)).fetchone()
-    return (row[0], row[1]) if row else None
+    return Appended(first=row[0], cancel_requested=row[1], closed=row[2]) if row else None
 
 
 async def insert_round(tx: Tx, turn: ClaimedTurn, made: Round) -> None:

@@ -7,13 +7,13 @@ WITH head AS (
     WHERE session_id = %(session_id)s AND running_turn = %(turn_id)s
       AND generation = %(generation)s
     RETURNING session_id, tenant_id, next_seq - cardinality(%(kinds)s::text[]) AS first,
-              next_seq - 1 AS last, pal.watched(watchers) AS watched, cancel_requested
+              next_seq - 1 AS last, pal.watched(watchers) AS watched, cancel_requested, status
 ), event AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
     SELECT session_id, first + e.place - 1, tenant_id, e.kind, %(turn_id)s, %(generation)s, e.data
     FROM head, unnest(%(kinds)s::text[], %(events)s::text[]) WITH ORDINALITY AS e (kind, data, place)
 )
-SELECT first, cancel_requested,
+SELECT first, cancel_requested, status IN ('stopped', 'ended') AS closed,
        CASE WHEN watched AND last >= first THEN pg_notify('pal_feed', session_id || ' ' || last) END
 FROM head
 
@@ -31,7 +31,7 @@ WHERE session_id = %(session_id)s AND (turn_id = %(cut_turn)s OR run_turn = %(cu
 -- Calls that were decided on since the turn which asked for them ended: this turn tells the model.
 UPDATE tool_calls SET run_turn = %(turn_id)s
 WHERE session_id = %(session_id)s AND run_turn IS NULL AND turn_id <> %(turn_id)s
-  AND status IN ('approved', 'denied', 'expired')
+  AND status IN ('approved', 'denied', 'expired', 'superseded')
 
 -- read_rounds --
 SELECT round, content, provider, model, reasoning, tokens_in, tokens_out, tokens_cached, cost_usd
@@ -51,8 +51,11 @@ WITH RECURSIVE line AS (
     UNION
     SELECT t.id, t.resumes_turn FROM turns t JOIN line ON t.id = line.resumes_turn
 )
-SELECT m.hints FROM messages m JOIN line ON m.turn_id = line.id
-WHERE m.session_id = %(session_id)s AND m.role = 'user' ORDER BY m.turn_ordinal DESC, m.seq DESC
+SELECT m.hints FROM messages m
+WHERE m.session_id = %(session_id)s AND m.role = 'user' AND m.turn_ordinal = (
+    SELECT max(turn_ordinal) FROM messages JOIN line ON turn_id = line.id
+    WHERE session_id = %(session_id)s AND role = 'user')
+ORDER BY m.seq DESC
 
 -- insert_round --
 INSERT INTO turn_rounds (turn_id, round, tenant_id, session_id, content, reasoning, provider, model,

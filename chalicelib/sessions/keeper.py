@@ -144,3 +144,8 @@ def delta_row(seq: int, turn: ClaimedTurn, text: PendingText) -> LogRow:
         start=text.start,
         text=text.text,
     )
+
+
+def event_row(seq: int, kind: str, turn: ClaimedTurn, data: str) -> LogRow:
+    """The log row of an event of this turn."""
+    return LogRow(seq=seq, kind=kind, turn_id=turn.turn_id, generation=turn.generation, data=data)

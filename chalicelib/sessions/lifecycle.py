@@ -12,6 +12,7 @@ from chalicelib.db import Database
 from chalicelib.errors import Conflict, NotFound, PalError, Unavailable
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import is_id, new_id
+from chalicelib.memory.handles import user_handle
 from chalicelib.sessions import store
 from chalicelib.sessions.approvals import supersede_approvals
 from chalicelib.sessions.dispatch import Dispatch
@@ -70,6 +71,7 @@ class Sessions:
                 user_id=user_id,
                 group_id=group_id,
                 metadata=metadata,
+                user=user_handle(user_id),
             )
             await finish_once(tx, once, answer)
         return answer
@@ -103,12 +105,14 @@ class Sessions:
 
     async def page(
         self, caller: Principal, session_id: str, *, after: tuple[int, int], most: int
-    ) -> list[Message]:
-        """Messages behind (turn ordinal, seq), in the transcript's order."""
+    ) -> tuple[list[Message], bool]:
+        """Messages behind (turn ordinal, seq), 4 MB at most, and whether there are more."""
         async with self._db.tenant(caller.tenant_id) as tx:
             if await store.get_session(tx, session_id) is None:
                 raise _no_session()
-            return await store.page_messages(tx, session_id, after=after, most=most)
+            return await store.page_messages(
+                tx, session_id, after=after, bytes_at_most=MESSAGES_BYTES, most=most
+            )
 
     async def tool_call(
         self, caller: Principal, session_id: str, call_id: str

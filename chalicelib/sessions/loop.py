@@ -11,7 +11,7 @@ import time
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 from chalicelib.db import Tx
 from chalicelib.errors import PalError
@@ -28,6 +28,7 @@ from chalicelib.sessions.calls import (
     arguments_hash,
     canonical,
     json_value,
+    spent,
     tool_name,
 )
 from chalicelib.sessions.ending import Reply
@@ -83,7 +84,7 @@ class ToolLoop:
             text, answer = await self._ask(tools)
             if not tools or not answer.tool_calls:
                 reply.text = text
-                reply.finished = self._summed(answer)
+                reply.finished = replace(answer, **vars(spent([*reply.rounds, answer])))
                 return
             await self._begin(text, answer)
 
@@ -106,18 +107,6 @@ class ToolLoop:
         if finished is None:
             raise PalError("The model gave no answer.", code="provider_error")
         return "".join(said), finished
-
-    def _summed(self, last: Finished, *, reason: str | None = None) -> Finished:
-        """The end of the turn, with what all of its rounds took."""
-        rounds = self._reply.rounds
-        return replace(
-            last,
-            reason=reason or last.reason,
-            tokens_in=_total([*(one.tokens_in for one in rounds), last.tokens_in]),
-            tokens_out=_total([*(one.tokens_out for one in rounds), last.tokens_out]),
-            tokens_cached=_total([*(one.tokens_cached for one in rounds), last.tokens_cached]),
-            cost_usd=_rounded(_total([*(one.cost_usd for one in rounds), last.cost_usd])),
-        )
 
     # ── a round ──────────────────────────────────────────────────────────────────────────────
     async def _begin(self, text: str, answer: Finished) -> None:
@@ -144,6 +133,7 @@ class ToolLoop:
         async def written(tx: Tx) -> bool:
             return await journal.has_round(tx, claimed, made.number)
 
+        self._reply.journaled = True
         await self._teller.write([_started(one) for one in starting], write, done=written)
         self._begun |= {one.id for one in starting}
         self._reply.rounds.append(made)
@@ -190,8 +180,7 @@ class ToolLoop:
                 else:
                     await self._finish(call, "failed", ToolOutcome(text=CHANGED, is_error=True))
             elif call.status == "running" and call.id not in self._begun:
-                tool = self._toolbox.tools.get(call.name)
-                if tool is not None and (tool.read_only or tool.idempotent):
+                if self._may_run_again(call):
                     starting.append(call)
                 else:
                     await self._finish(call, "unknown", ToolOutcome(text=UNKNOWN, is_error=True))
@@ -209,6 +198,12 @@ class ToolLoop:
         for call in starting:
             call.status = "running"
             self._begun.add(call.id)
+
+    def _may_run_again(self, call: Call) -> bool:
+        tool = self._toolbox.tools.get(call.name)
+        if tool is None or not (tool.read_only or tool.idempotent):
+            return False
+        return tool.approval == "never" or call.approved_hash is not None
 
     async def _run(self, call: Call, gate: asyncio.Semaphore) -> None:
         async with gate:
@@ -278,9 +273,12 @@ class ToolLoop:
         ]
         last = reply.rounds[-1]
         reply.text = last.content
-        ended = Finished(reason="", provider=last.provider, model=last.model, tokens_in=0)
-        ended = replace(ended, tokens_out=0, tokens_cached=0, cost_usd=0.0)
-        reply.finished = self._summed(ended, reason="awaiting_approval")
+        reply.finished = Finished(
+            reason="awaiting_approval",
+            provider=last.provider,
+            model=last.model,
+            **vars(spent(reply.rounds)),
+        )
 
 
 async def tell_failure(teller: Teller, failed: AttemptFailed) -> None:
@@ -301,16 +299,3 @@ def _started(call: Call) -> Event:
         "round": call.round,
     }
     return "tool_call_started", data
-
-
-_N = TypeVar("_N", int, float)
-
-
-def _total(values: list[_N | None]) -> _N | None:
-    """The sum; None when one of them is not known."""
-    known = [one for one in values if one is not None]
-    return sum(known, type(known[0])()) if known and len(known) == len(values) else None
-
-
-def _rounded(usd: float | None) -> float | None:
-    return None if usd is None else round(usd, 10)

@@ -1,9 +1,23 @@
 -- insert_session --
--- Session and head in one statement: neither is ever seen without the other.
-WITH made AS (
-    INSERT INTO sessions (id, tenant_id, agent_name, environment, user_id, group_id, metadata)
+-- Session and head in one statement: neither is ever seen without the other. So is the person of
+-- the `user_id`, if there is one: as `resolve_people` of memory's people.sql, for one handle.
+WITH known AS (
+    SELECT person_id FROM person_handles
+    WHERE tenant_id = pal.tenant() AND channel = 'user' AND handle = %(handle)s FOR SHARE
+), claimed AS (
+    INSERT INTO person_handles (tenant_id, channel, handle, given, contact, person_id)
+    SELECT pal.tenant(), 'user', %(handle)s, %(user_id)s, %(contact)s, %(new_person)s
+    WHERE %(handle)s::text IS NOT NULL AND NOT EXISTS (SELECT FROM known)
+    ON CONFLICT (tenant_id, channel, handle) DO UPDATE SET handle = excluded.handle
+    RETURNING person_id
+), person AS (
+    INSERT INTO people (id, tenant_id)
+    SELECT person_id, pal.tenant() FROM claimed WHERE person_id = %(new_person)s
+), made AS (
+    INSERT INTO sessions (id, tenant_id, agent_name, environment, user_id, group_id, metadata,
+                          person_id)
     VALUES (%(id)s, pal.tenant(), %(agent_name)s, %(environment)s, %(user_id)s, %(group_id)s,
-            %(metadata)s)
+            %(metadata)s, coalesce((SELECT person_id FROM known), (SELECT person_id FROM claimed)))
     RETURNING id, tenant_id
 )
 INSERT INTO session_heads (session_id, tenant_id) SELECT id, tenant_id FROM made
@@ -30,25 +44,39 @@ WHERE s.tenant_id = pal.tenant()
 ORDER BY s.id DESC LIMIT %(most)s
 
 -- newest_messages --
--- The newest messages whose content adds up to at most the given bytes, oldest first; the newest
--- one always comes. One row more than fits tells that there is more.
+-- The newest messages that add up to at most the given bytes, oldest first; the newest one always
+-- comes. One row more than fits tells that there is more.
 SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal, seq,
        total > %(bytes)s AS over
 FROM (
-    SELECT m.*, sum(octet_length(content) + coalesce(octet_length(attachments::text), 0) + 200)
-               OVER (ORDER BY turn_ordinal DESC, seq DESC) AS total
-    FROM messages m WHERE session_id = %(session_id)s
-    ORDER BY turn_ordinal DESC, seq DESC LIMIT %(most)s
+    SELECT sized.*, sum(size) OVER (ORDER BY turn_ordinal DESC, seq DESC) AS total
+    FROM (
+        SELECT m.*, octet_length(content) + coalesce(octet_length(attachments::text), 0)
+                    + coalesce(octet_length(tool_calls::text), 0) + 200 AS size
+        FROM messages m WHERE session_id = %(session_id)s
+        ORDER BY turn_ordinal DESC, seq DESC LIMIT %(most)s
+    ) AS sized
 ) AS counted
-WHERE total - octet_length(content) - coalesce(octet_length(attachments::text), 0) - 200 <= %(bytes)s
+WHERE total - size <= %(bytes)s
 ORDER BY turn_ordinal, seq
 
 -- page_messages --
-SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal, seq
-FROM messages
-WHERE session_id = %(session_id)s
-  AND (turn_ordinal, seq) > (%(after_ordinal)s, %(after_seq)s)
-ORDER BY turn_ordinal, seq LIMIT %(most)s
+-- As many as are wanted and fit into the given bytes, but one at least. `found` counts those that
+-- were looked at, so more than come tells that there is more.
+SELECT id, role, content, created_at, turn_id, attachments, tool_calls, turn_ordinal, seq, found
+FROM (
+    SELECT sized.*, sum(size) OVER (ORDER BY turn_ordinal, seq) AS total, count(*) OVER () AS found
+    FROM (
+        SELECT m.*, octet_length(content) + coalesce(octet_length(attachments::text), 0)
+                    + coalesce(octet_length(tool_calls::text), 0) + 200 AS size
+        FROM messages m
+        WHERE session_id = %(session_id)s
+          AND (turn_ordinal, seq) > (%(after_ordinal)s, %(after_seq)s)
+        ORDER BY turn_ordinal, seq LIMIT %(most)s
+    ) AS sized
+) AS counted
+WHERE total - size < %(bytes)s
+ORDER BY turn_ordinal, seq
 
 -- lock_head --
 -- Before any statement that decides: one that waited for this row sees what the other wrote only
@@ -139,7 +167,7 @@ SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.wa
        a.id IS NULL AND NOT t.undefined_agents AS agent_missing,
        EXISTS (SELECT FROM tenant_secrets WHERE kind = 'provider') AS own_keys,
        EXISTS (SELECT FROM tool_calls c WHERE c.session_id = head.session_id AND c.run_turn IS NULL
-               AND c.status IN ('approved', 'denied', 'expired')) AS decided,
+               AND c.status IN ('approved', 'denied', 'expired', 'superseded')) AS decided,
        CASE WHEN head.watched THEN pg_notify('pal_feed', head.session_id || ' ' || head.turn_seq) END
 FROM head, turn, event, tenants t, sessions s
     LEFT JOIN agents a ON a.tenant_id = s.tenant_id AND a.name = s.agent_name
@@ -183,7 +211,8 @@ LEFT JOIN session_heads h ON h.session_id = g.session_id
 -- end_turn --
 -- The commit of a turn, completed or failed, in one statement: no row means that nothing was
 -- written, because this runner's lease had lapsed, or because a turn that would be completed was
--- cancelled in the meantime. The rest of the text goes into the log first.
+-- cancelled in the meantime. The rest of the text goes into the log first. A completed turn is an
+-- event of the timeline: the time is that of the last message it answers.
 WITH head AS (
     UPDATE session_heads SET
         running_turn = NULL, lease_until = NULL, cuts = 0, cancel_requested = false,
@@ -213,6 +242,20 @@ WITH head AS (
 ), session AS (
     UPDATE sessions SET messages = messages || %(appended)s::jsonb, updated_at = now()
     FROM head WHERE sessions.id = head.session_id
+    RETURNING id, sessions.tenant_id, group_id, person_id
+), said AS (
+    SELECT string_agg(pal.told('user', m.content), E'\n' ORDER BY m.seq) AS text,
+           max(m.created_at) AS at
+    FROM messages m, turn
+    WHERE m.session_id = %(session_id)s AND m.turn_ordinal = turn.ordinal AND m.role = 'user'
+      AND m.turn_id = %(turn_id)s
+), timeline AS (
+    INSERT INTO memory_events (id, tenant_id, occurred_at, channel, kind, group_id, person_id,
+                               session_id, turn_id, content)
+    SELECT %(event_id)s, session.tenant_id, coalesce(said.at, now()), 'session', 'turn',
+           session.group_id, session.person_id, session.id, %(turn_id)s,
+           concat_ws(E'\n', said.text, pal.told('assistant', %(text)s))
+    FROM session, said WHERE %(status)s = 'completed'
 ), tail AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, start, text)
     SELECT session_id, seq - 1, tenant_id, 'delta', %(turn_id)s, %(generation)s, %(start)s, %(tail)s
@@ -228,17 +271,20 @@ FROM head
 -- cut_turn --
 -- After lock_head. Ends a turn whose lease lapsed (or is given back) with message_error; its
 -- messages go into the queued turn, or a new one. The second time in a row, with no message that
--- came since to take them along, the session is interrupted and waits for one or for a resume.
+-- came since to take them along, the session is interrupted and waits for one or for a resume. A
+-- turn that was to be cancelled is queued all the same, and its claim is the end of it.
 WITH head AS (
     UPDATE session_heads SET
-        running_turn = NULL, lease_until = NULL, cancel_requested = false,
+        running_turn = NULL, lease_until = NULL,
+        cancel_requested = cancel_requested AND queued_turn IS NULL,
         cut_turn = running_turn, cuts = cuts + 1,
-        turn_count = turn_count + (queued_turn IS NULL AND cuts = 0)::integer,
-        queued_turn = CASE WHEN queued_turn IS NULL AND cuts = 0 THEN %(new_turn)s
-                           ELSE queued_turn END,
+        turn_count = turn_count
+            + (queued_turn IS NULL AND (cuts = 0 OR cancel_requested))::integer,
+        queued_turn = CASE WHEN queued_turn IS NULL AND (cuts = 0 OR cancel_requested)
+                           THEN %(new_turn)s ELSE queued_turn END,
         queued_at = now(),
-        status = CASE WHEN queued_turn IS NULL AND cuts > 0 AND status = 'processing'
-                      THEN 'interrupted' ELSE status END,
+        status = CASE WHEN queued_turn IS NULL AND cuts > 0 AND NOT cancel_requested
+                       AND status = 'processing' THEN 'interrupted' ELSE status END,
         next_seq = next_seq + 1
     WHERE session_id = %(session_id)s AND running_turn IS NOT NULL
       AND (lease_until < now() OR generation = %(generation)s)

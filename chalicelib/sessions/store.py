@@ -8,6 +8,8 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from chalicelib.db import Tx, load_queries
+from chalicelib.ids import new_id
+from chalicelib.memory.handles import Handle
 from chalicelib.sessions.rows import (
     Accepted,
     ClaimedTurn,
@@ -32,8 +34,9 @@ async def insert_session(
     user_id: str | None,
     group_id: str | None,
     metadata: dict[str, Any] | None,
+    user: Handle | None,
 ) -> None:
-    """Write a new session and its head."""
+    """Write a new session and its head, and the person whose handle `user` is if there is none."""
     values = {
         "id": session_id,
         "agent_name": agent_name,
@@ -41,6 +44,9 @@ async def insert_session(
         "user_id": user_id,
         "group_id": group_id,
         "metadata": None if metadata is None else Jsonb(metadata),
+        "handle": user and user.value,
+        "contact": user and user.contact,
+        "new_person": user and new_id("per"),
     }
     await tx.execute(_QUERIES["insert_session"], values)
 
@@ -84,17 +90,20 @@ async def newest_messages(
 
 
 async def page_messages(
-    tx: Tx, session_id: str, *, after: tuple[int, int], most: int
-) -> list[Message]:
-    """Messages behind (turn ordinal, seq), in the order of the transcript."""
+    tx: Tx, session_id: str, *, after: tuple[int, int], bytes_at_most: int, most: int
+) -> tuple[list[Message], bool]:
+    """Messages behind (turn ordinal, seq) in the transcript's order, and whether there are more."""
     values = {
         "session_id": session_id,
         "after_ordinal": after[0],
         "after_seq": after[1],
-        "most": most,
+        "bytes": bytes_at_most,
+        "most": most + 1,
     }
     cur = await tx.execute(_QUERIES["page_messages"], values)
-    return [_message(row) for row in await cur.fetchall()]
+    rows = await cur.fetchall()
+    more = bool(rows) and rows[0][9] > min(len(rows), most)
+    return [_message(row) for row in rows[:most]], more
 
 
 async def lock_head(tx: Tx, session_id: str) -> Head | None:
@@ -216,6 +225,7 @@ async def end_turn(tx: Tx, turn: ClaimedTurn, end: TurnEnd) -> tuple[int, str | 
         session_id=turn.session_id,
         turn_id=turn.turn_id,
         generation=turn.generation,
+        event_id=new_id("evt"),
         **vars(end),
     )
     return (row[0], row[1]) if row else None

@@ -14,8 +14,7 @@ from chalicelib.errors import PalError, Unavailable
 from chalicelib.sessions import journal
 from chalicelib.sessions.ending import to_json
 from chalicelib.sessions.hub import Hub
-from chalicelib.sessions.keeper import RunningTurn
-from chalicelib.sessions.rows import LogRow
+from chalicelib.sessions.keeper import RunningTurn, event_row
 
 Event = tuple[str, dict[str, Any]]
 """The kind of an event and its data, without the session's and the turn's ids."""
@@ -79,22 +78,12 @@ class Teller:
             self._turn.end("lost")
             await asyncio.sleep(0)  # the end is a cancellation, which arrives at an await
             raise asyncio.CancelledError
-        first, cancelled = logged
-        self.publish(first, rows)
-        if cancelled:
+        self.publish(logged.first, rows)
+        if logged.cancel_requested:
             self._turn.end("cancelled")
 
     def publish(self, first: int, rows: list[tuple[str, str]]) -> None:
         """Tell readers here of rows that were logged from `first` on."""
         claimed = self._turn.claimed
         for place, (kind, data) in enumerate(rows):
-            self._hub.publish(
-                claimed.session_id,
-                LogRow(
-                    seq=first + place,
-                    kind=kind,
-                    turn_id=claimed.turn_id,
-                    generation=claimed.generation,
-                    data=data,
-                ),
-            )
+            self._hub.publish(claimed.session_id, event_row(first + place, kind, claimed, data))

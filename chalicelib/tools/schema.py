@@ -23,6 +23,7 @@ Path = tuple[str | int, ...]
 
 _BYTES_AT_MOST: Final = 64 * 1024
 _DEPTH_AT_MOST: Final = 32
+_WHOLE: Final = range(-(2**63), 2**64)  # what a request to a vendor can carry
 _REASON_AT_MOST: Final = 300
 _PROBLEMS_AT_MOST: Final = 5
 # each is checked against the schema of schemas, which is slow
@@ -64,6 +65,8 @@ def _fault_within(value: Any, path: Path) -> tuple[Path, str] | None:
         inner: Iterator[tuple[str | int, Any]] = enumerate(value)
     elif isinstance(value, dict):
         inner = iter(value.items())
+    elif type(value) is int and value not in _WHOLE:
+        return path, "must be a number of at most 64 bits"
     else:
         return None
     for name, part in inner:

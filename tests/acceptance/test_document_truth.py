@@ -23,6 +23,7 @@ BODIES = {
     ("POST", "/v1/sessions/{session_id}/messages"): {"content": "x"},
     ("POST", "/v1/approvals/{approval_id}"): {"decision": "deny"},
     ("PUT", "/v1/agents/{name}"): {},
+    ("POST", "/v1/people/{person_id}/handles"): {"channel": "user", "handle": "x"},
 }
 """What a call needs to be heard at all."""
 AGENT: dict[str, Any] = {
@@ -227,6 +228,13 @@ def test_every_answer_is_as_the_document_says(
     assert ask("GET", one + "/tool-calls/{call_id}").status == 200
     ids |= {"session_id": session, "call_id": "x", "approval_id": "x"}
 
+    ids["person_id"] = ask_about_people(ask, session)
+    assert ask("GET", "/v1/people/{person_id}").status == 200
+    more = {"channel": "email", "handle": "Ann@Example.com"}
+    assert ask("POST", "/v1/people/{person_id}/handles", more).status == 201
+    assert ask("POST", "/v1/people/{person_id}/handles", {**more, "handle": "x"}).status == 422
+    ids["person_id"] = "x"
+
     assert ask("DELETE", agent).status == 204
     assert ask("DELETE", secret).status == 204
     assert ask("GET", "/v1/memory/distillates").status == 200
@@ -234,7 +242,7 @@ def test_every_answer_is_as_the_document_says(
     assert ask("GET", "/healthz").status == 200
     assert ask("GET", "/openapi.json").status == 200
     assert ask("POST", "/v1/agents", {"name": "guard"}).status == 201
-    for path in ("/v1/sessions", messages, "/v1/agents", "/v1/approvals"):
+    for path in ("/v1/sessions", messages, "/v1/agents", "/v1/approvals", "/v1/people"):
         assert ask("GET", path, query="?pageSize=1").headers["x-next-page-token"]
         assert ask("GET", path, query="?pageSize=0").status == 422
     assert ask("GET", events, query="?after=x").status == 422
@@ -253,6 +261,29 @@ def test_every_answer_is_as_the_document_says(
     for route, statuses in document.checked.items():
         assert {one for one in statuses if one < 300}, route
         assert {one for one in statuses if one >= 400} or "/v1/" not in route[1], route
+
+
+def ask_about_people(ask: Callable[..., Reply], session: str) -> str:
+    """Every answer about people and the timeline but those of one person; that person's id."""
+    people, events = "/v1/people", "/v1/memory/events"
+    ann = {"name": "Ann", "handles": [{"channel": "phone", "handle": "+62 812 3456 7890"}]}
+    first = ask("POST", people, {**ann, "metadata": {"a": 10**30}})
+    assert first.status == 201
+    assert ask("POST", people, ann).status == 409
+    assert ask("POST", people, {}).status == 422
+    second = ask("POST", people, {"name": "ANN"})
+    assert ask("GET", people + "/duplicates").json["duplicates"]
+    both = {"from": first.json["id"], "into": second.json["id"]}
+    assert ask("POST", people + "/merge", both).status == 200
+    assert ask("POST", people + "/merge", {**both, "into": both["from"]}).status == 422
+    assert ask("POST", people + "/merge", {**both, "into": "x"}).status == 404
+    assert ask("POST", people, {"name": "Ben"}).status == 201
+    assert ask("GET", people, query="?q=an&channel=phone").status == 200
+    event = {"channel": "sms", "kind": "message", "content": "x", "metadata": {"in": session}}
+    event |= {"occurredAt": "2026-01-01T00:00:00+01:00", "direction": "in"}
+    assert ask("POST", events, {"events": [event]}).status == 200
+    assert ask("POST", events, {"events": [{**event, "content": ""}]}).status == 422
+    return str(both["from"])
 
 
 def test_trouble_is_as_the_document_says(make_stack: Callable[..., Stack]) -> None:

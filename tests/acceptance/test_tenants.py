@@ -29,6 +29,7 @@ NOWHERE = {
     "call": UNKNOWN.replace("sess", "call"),
     "approval": UNKNOWN.replace("sess", "apr"),
     "name": "nobody",
+    "person": UNKNOWN.replace("sess", "per"),
 }
 VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 SSE = {"Accept": "text/event-stream"}
@@ -118,6 +119,24 @@ CASES: dict[tuple[str, str], list[Try]] = {
     ("GET", "/v1/memory/distillates"): [
         Try(path="/v1/memory/distillates?personId=per_x", listing=True)
     ],
+    # a handle is each tenant's own: see the test of two people of one number
+    ("POST", "/v1/memory/events"): [],
+    ("POST", "/v1/people"): [],
+    ("GET", "/v1/people"): [
+        Try(listing=True),
+        Try(path="/v1/people?q=keeper&pageToken={people_token}", listing=True),
+        Try(path="/v1/people?channel=phone&handle=%2B6281234567890", listing=True),
+    ],
+    ("GET", "/v1/people/duplicates"): [Try(listing=True)],
+    ("GET", "/v1/people/{person_id}"): [Try()],
+    ("POST", "/v1/people/{person_id}/handles"): [
+        Try(body={"channel": "user", "handle": "steal"}),
+        Try(body={"channel": "user", "handle": "steal"}, headers={"Idempotency-Key": "known"}),
+    ],
+    ("POST", "/v1/people/merge"): [
+        Try(body={"from": "{person}", "into": "{own_person}"}),
+        Try(body={"from": "{own_person}", "into": "{person}"}),
+    ],
     # it names nothing; what it distils is the caller's own
     ("POST", "/v1/memory/distill"): [],
     ("GET", "/healthz"): [],
@@ -134,12 +153,26 @@ SCOPES = {
     "/v1/agents": "admin",
     "/v1/admin": "admin",
     "/v1/memory": "memory",
+    "/v1/people": "memory",
 }
 
-PLACES = {"session_id": "session", "call_id": "call", "approval_id": "approval", "name": "name"}
+PLACES = {
+    "session_id": "session",
+    "call_id": "call",
+    "approval_id": "approval",
+    "person_id": "person",
+    "name": "name",
+}
 """Which of the known ids stands for a parameter of a path."""
 
-SHOWN = ("/v1/agents", "/v1/approvals", "/v1/admin/providers", "/v1/admin/secrets")
+SHOWN = (
+    "/v1/agents",
+    "/v1/approvals",
+    "/v1/admin/providers",
+    "/v1/admin/secrets",
+    "/v1/people",
+    "/v1/people/duplicates",
+)
 """What a tenant has of its own beside sessions."""
 
 GATED = {"kind": "builtin", "name": "current_time", "approval": "always"}
@@ -227,6 +260,7 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
     page = owner.call("GET", f"{path}/messages?pageSize=1").headers["x-next-page-token"]
     intruder = open_door(kind, stack, stack.other_key)
     own = new_session(intruder, agentName="guide", groupId="family")
+    own_person = intruder.call("POST", "/v1/people", {"name": "Intruder"}).json["id"]
     before, asked = rows_of(stack, stack.tenant), len(provider.requests)
     has = {url: owner.call("GET", url).json for url in SHOWN}
     assert all(has.values())
@@ -234,7 +268,7 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
     for route, cases in CASES.items():
         for case in cases:
             token = page if "messages" in case.path else theirs["token"]
-            given = {**theirs, "token": token, "own": own}
+            given = {**theirs, "token": token, "own": own, "own_person": own_person}
             if "{stream_token}" in case.path:
                 # the token is good, so it is tried on a session that it was not made for
                 reply = attempt(intruder, route, case, {**given, "session": own})
@@ -244,7 +278,11 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
             if case.listing:
                 assert reply.status == 200, (route, reply.body)
                 told = reply.body.decode()
-                secrets = (session, theirs["call"], theirs["approval"], theirs["name"], "ter2")
+                secrets = (
+                    session,
+                    *(theirs[one] for one in ("call", "approval", "person", "name")),
+                )
+                secrets += ("ter2", "+62")
                 assert [one for one in secrets if one in told] == [], route
                 continue
             body = refused(reply, 404, "not_found")
@@ -284,7 +322,13 @@ def define_and_ask(owner: Door, provider: FakeOpenAI) -> dict[str, str]:
     value = {"value": "a-value-that-ends-in-hunter2"}
     assert owner.call("PUT", "/v1/admin/secrets/keeper", value).status == 200
     header = "x-next-page-token"
+    for channel in ("phone", "sms"):
+        handle = {"channel": channel, "handle": "+6281234567890"}
+        person = owner.call("POST", "/v1/people", {"name": "Keeper", "handles": [handle]})
+        assert person.status == 201
     return {
+        "person": person.json["id"],
+        "people_token": owner.call("GET", "/v1/people?pageSize=1").headers[header],
         "call": asked["callId"],
         "approval": asked["approvalId"],
         "name": "keeper",
@@ -312,13 +356,38 @@ def test_two_tenants_may_give_an_agent_one_name(stack: Stack, provider: FakeOpen
     assert doors[0].call("GET", "/v1/agents/guide").json == made[0].json
 
 
+def test_two_tenants_may_know_one_number(stack: Stack) -> None:
+    """Lost if red: two customers' knowledge of a person, in one place."""
+    doors = [open_door("http", stack, key) for key in (stack.key, stack.other_key)]
+    handle = {"channel": "phone", "handle": "+6281234567890"}
+    made = [
+        door.call("POST", "/v1/people", {"name": f"Ann {n}", "handles": [handle]})
+        for n, door in enumerate(doors)
+    ]
+    assert [one.status for one in made] == [201, 201]
+    at = "2026-01-01T00:00:00Z"
+    event = {"channel": "sms", "kind": "message", "content": "x", "externalId": "1"}
+    batch = {"events": [{**event, "occurredAt": at, "person": handle}]}
+    for door, one in zip(doors, made, strict=True):
+        assert door.call("POST", "/v1/memory/events", batch).json["inserted"] == 1
+        found = door.call("GET", "/v1/people?channel=phone&handle=%2B6281234567890")
+        assert found.json["people"] == [one.json]
+        assert door.call("GET", "/v1/people/duplicates").json == {"duplicates": []}
+    owners = "SELECT tenant_id, person_id FROM pal.memory_events ORDER BY 1"
+    expected = zip(
+        (stack.tenant, stack.other_tenant), (one.json["id"] for one in made), strict=True
+    )
+    assert stack.database.rows(owners) == sorted(expected)
+
+
 @pytest.mark.parametrize("kind", ["http", "chalice", "function-url", "rest-api"])
 def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: the harm that a leaked key can do, bounded by what it was made for."""
     session = new_session(open_door("http", stack, stack.key))
     before = rows_of(stack, stack.tenant)
     ids = {**NOWHERE, "session": session, "own": session, "event": "1", "stream_token": "x"}
-    ids |= {"token": "", "agents_token": "", "approvals_token": ""}
+    ids |= {"token": "", "agents_token": "", "approvals_token": "", "people_token": ""}
+    ids |= {"own_person": NOWHERE["person"]}
     for method, pattern in routes():
         if (method, pattern) in OPEN:
             assert open_door(kind, stack, "").call(method, pattern).status == 200

@@ -522,3 +522,91 @@ def test_a_cancel_before_the_claim_of_a_decided_turn_is_the_end_of_it(
     told = sent(provider.requests[-1].body)
     assert [role for role, _ in told] == ["user", "assistant", "tool", "user"]
     assert '"executed": false' in told[2][1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param('{"id": "7", "n": 18446744073709551616}', id="over-64-bits"),
+        pytest.param('{"id": "7", "n": ' + "[" * 260 + "]" * 260 + "}", id="nested-deep"),
+        pytest.param('{"id": "7", "n": ' + "[" * 700 + "]" * 700 + "}", id="nested-deeper"),
+    ],
+)
+def test_arguments_that_nothing_can_carry_are_told_to_the_model(
+    arguments: str, http: HttpClient, session: str, provider: FakeOpenAI, tooled: Stack
+) -> None:
+    """Lost if red: the session for good, as each later turn takes the poisoned round up again."""
+    provider.script(Reply(tool_calls=[Call("delete_note", arguments)]), Reply(pieces=["sorry"]))
+    events = turn(http, session, "go")
+    assert events[-1].data["text"] == "sorry"
+    assert "tool_call_failed" in names(events)
+    assert pending(http) == []
+    assert turn(http, session, "next")[-1].name == "message_completed"
+
+
+def test_a_superseded_call_is_told_to_the_model_as_not_done(
+    http: HttpClient, session: str, provider: FakeOpenAI
+) -> None:
+    """Lost if red: a model that waits for a decision which cannot come any more."""
+    ask(http, provider, session)
+    ask(http, provider, session, Call("delete_note", {"id": "9"}))
+    (new,) = pending(http)
+    decided_turn(http, session, new["id"], "deny")
+    told = str(sent(provider.requests[-1].body))
+    assert "took its place" in told
+    assert turn(http, session, "next")[-1].name == "message_completed"
+
+
+def test_a_turn_that_would_ask_in_a_stopped_session_asks_no_one(
+    http: HttpClient, session: str, provider: FakeOpenAI, tools: ToolServer
+) -> None:
+    """Lost if red: a question that is open for a day and takes no answer."""
+    held = Reply(tool_calls=[DELETE], hold_at=0)
+    provider.script(held)
+    stream = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "go"})
+    assert held.started.wait(10)
+    assert http.call("POST", f"/v1/sessions/{session}/stop").status == 200
+    held.gate.set()
+    events = stream.rest()
+    assert "approval_required" not in names(events)
+    assert (events[-1].name, events[-1].data["finishReason"]) == ("message_completed", "stop")
+    assert pending(http) == []
+    (call,) = calls_of(http, session)
+    assert call["status"] == "failed"
+    assert '"executed": false' in call["result"]
+    assert tools.asked == []
+
+
+def test_only_the_hints_of_the_last_turn_that_had_any_hold(
+    http: HttpClient, session: str, provider: FakeOpenAI
+) -> None:
+    """Lost if red: the tools of a turn, for what was asked of an older one."""
+    look = {"kind": "builtin", "name": "current_time"}
+    gated = {**note_tool_of(http), "approval": "always"}
+    http.call("PUT", "/v1/agents/clerk", {"name": "clerk", "tools": [look, gated]})
+    provider.script(Reply(tool_calls=[DELETE]))
+    turn(http, session, "first")
+    (approval,) = pending(http)
+    slow = Reply(pieces=["noon"], hold_at=0)
+    provider.script(slow, Reply(tool_calls=[DELETE]), Reply(pieces=["done"]))
+    http.call(
+        "POST", f"/v1/sessions/{session}/messages", {"content": "second", "readOnlyTools": True}
+    )
+    assert slow.started.wait(10)
+    events = http.stream("GET", f"/v1/sessions/{session}/events")
+    decide(http, approval["id"])
+    http.call("POST", f"/v1/sessions/{session}/messages", {"content": "third"})
+    slow.gate.set()
+    events.read_until("message_completed")
+    events.read_until("message_completed")
+    events.close()
+    (approval,) = pending(http)
+    decided_turn(http, session, approval["id"], "approve")
+    offered = [one["function"]["name"] for one in provider.requests[-1].body["tools"]]
+    assert offered == ["current_time", "delete_note"]
+
+
+def note_tool_of(http: HttpClient) -> dict[str, Any]:
+    """The agent's tool that deletes."""
+    tools: list[dict[str, Any]] = http.call("GET", "/v1/agents/clerk").json["tools"]
+    return next(one for one in tools if one["name"] == "delete_note")

@@ -39,13 +39,18 @@ def use_everything(stack: Stack, key: str, provider: FakeOpenAI) -> EventStream:
     keys = {"providers": {"openai": {"apiKey": "sk-of-its-own"}}}
     assert http.call("PUT", "/v1/admin/providers", keys).status == 200
     assert http.call("POST", "/v1/agents", {"name": "guide", "tools": [GATED]}).status == 201
-    session = http.call("POST", "/v1/sessions", {"agentName": "guide"}, headers=once).json["id"]
+    new = {"agentName": "guide", "userId": "ann"}
+    session = http.call("POST", "/v1/sessions", new, headers=once).json["id"]
     stream = http.stream("GET", f"/v1/sessions/{session}/events")
     stream.read_until("connected")
     provider.script(Reply(tool_calls=[Call("current_time", {})]))
     assert http.call("POST", f"/v1/sessions/{session}/messages", {"content": "hi"}).status == 202
     assert stream.read_until("message_completed")[-1].data["finishReason"] == "awaiting_approval"
     assert http.call("POST", "/v1/stream-tokens", {"sessionId": session}).status == 201
+    person = {"channel": "user", "handle": "ann", "name": "Ann"}
+    said = {"channel": "sms", "kind": "message", "content": "hi", "person": person}
+    batch = {"events": [{**said, "occurredAt": "2026-01-01T00:00:00Z"}]}
+    assert http.call("POST", "/v1/memory/events", batch).status == 200
     # a round is there only while its turn runs, so this one stands for a turn that was cut
     stack.database.rows(
         "INSERT INTO pal.turn_rounds (turn_id, round, tenant_id, session_id, content, provider,"

@@ -1,11 +1,17 @@
 """The tool loop: rounds of calls, seen, bounded, run once, whatever breaks in between."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from chalicelib.db import Tx
+from chalicelib.sessions import journal
+from chalicelib.sessions.calls import Round
+from chalicelib.sessions.rows import ClaimedTurn
 from tests.fakes.openai_replies import Call
 from tests.fakes.openai_server import FakeOpenAI, Recorded, Reply
 from tests.fakes.tool_server import Answer, Asked, ToolServer
@@ -491,3 +497,78 @@ def test_the_cost_of_all_rounds_is_told(
     # 0.15 and 0.60 dollars a million tokens
     assert usage["costUsd"] == 0.75
     assert stack.database.one("SELECT cost_usd::float8 FROM pal.turns") == 0.75
+
+
+def test_a_failed_turn_tells_what_it_cost(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI, tools: ToolServer
+) -> None:
+    """Lost if red: money that was spent on no answer."""
+    stack = make_stack(tool_private_hosts=(tools.host,))
+    http = stack.http()
+    session = make_agent(http, note_tool(tools), models={"primary": ["openai:gpt-4o-mini"]})
+    called = Reply(tool_calls=[Call("read_note", {"id": "1"})], usage=(1_000_000, 0))
+    provider.script(called, Reply(status=500))
+    assert turn(http, session, "go")[-1].name == "message_error"
+    found = stack.database.rows(
+        "SELECT model, tokens_in, tokens_out, cost_usd::float8, rounds FROM pal.turns"
+    )
+    assert found == [("gpt-4o-mini", 1_000_000, 0, 0.15, 1)]
+
+
+def test_a_turn_that_ends_while_a_round_is_written_leaves_nothing_open(
+    tooled: Stack, provider: FakeOpenAI, tools: ToolServer
+) -> None:
+    """Lost if red: calls that run for ever in what is told of them."""
+    http = tooled.http()
+    session = make_agent(http, note_tool(tools))
+    real, written = journal.insert_round, threading.Event()
+
+    async def insert_round(tx: Tx, claimed: ClaimedTurn, made: Round) -> None:
+        await real(tx, claimed, made)
+        written.set()
+        # as if the cancel came between the commit and the news of it
+        turn_here = tooled.node.services.engine.keeper.running[claimed.turn_id]
+        asyncio.get_running_loop().call_soon(turn_here.end, "cancelled")
+        tooled.database.rows("SELECT pg_sleep(0)")
+
+    provider.script(Reply(tool_calls=[Call("read_note", {"id": "1"})]))
+    journal.insert_round = insert_round
+    try:
+        end = turn(http, session, "go")[-1]
+    finally:
+        journal.insert_round = real
+    assert written.is_set()
+    assert (end.name, end.data["code"]) == ("message_error", "cancelled")
+    assert tooled.database.one("SELECT count(*) FROM pal.turn_rounds") == 0
+    left = tooled.database.rows("SELECT status FROM pal.tool_calls")
+    assert {status for (status,) in left} <= {"unknown", "failed"}
+
+
+def test_a_long_transcript_of_calls_comes_in_pages_that_can_be_read(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI, tools: ToolServer
+) -> None:
+    """Lost if red: the session, at a gateway that lets no more than 6 MB through."""
+    stack = make_stack(tool_private_hosts=(tools.host,))
+    http = stack.http()
+    session = make_agent(http, note_tool(tools))
+    tools.on("/read_note", Answer(pieces=["\u00fc".encode() * 16_000]))
+    turns = 12
+    for _ in range(turns):
+        calls = [Call("read_note", {"id": str(n)}) for n in range(32)]
+        provider.script(*[Reply(tool_calls=calls)] * 3, Reply(pieces=["done"]))
+        turn(http, session, "go")
+    whole = http.call("GET", f"/v1/sessions/{session}")
+    assert whole.json["messagesTruncated"] is True
+    assert len(whole.body) < 5 << 20
+    seen, token = [], ""
+    while token is not None:
+        page = http.call("GET", f"/v1/sessions/{session}/messages?pageToken={token}")
+        assert len(page.body) < 5 << 20
+        seen += [one["role"] for one in page.json["messages"]]
+        token = page.headers.get("x-next-page-token")
+    assert seen == ["user", "assistant"] * turns
+    call = whole.json["messages"][-1]["toolCalls"][0]
+    assert call["resultCut"] is True
+    kept = http.call("GET", f"/v1/sessions/{session}/tool-calls/{call['id']}").json
+    assert kept["result"].startswith(call["result"])
+    assert len(kept["output"]) == 16_000

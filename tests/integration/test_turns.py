@@ -586,3 +586,26 @@ def test_message_that_came_before_the_second_lapse_takes_the_cut_ones_along(
         ("assistant", "echo: hello\n\nare you there?"),
     ]
     first.wake()
+
+
+def test_a_cancel_holds_though_its_runner_dies(stack: Stack, provider: FakeOpenAI) -> None:
+    """Lost if red: an acknowledged cancel, whose turn would be run again from its start."""
+    http, session = start_session(stack)
+    hung = Reply(hang=True)
+    provider.script(hung)
+    events = http.stream("GET", f"/v1/sessions/{session}/events")
+    post(http, session, "delete everything")
+    assert hung.started.wait(10)
+    # acknowledged by another process, and this one dies before it hears of it
+    stack.database.rows("UPDATE pal.session_heads SET cancel_requested = true")
+    other = stack.another_node()
+    expire_lease(stack)
+    other.sweep()
+    events.read_until("message_error")
+    (end,) = [one for one in events.read_until("message_error") if one.name == "message_error"]
+    events.close()
+    assert end.data["code"] == "cancelled"
+    assert len(provider.requests) == 1
+    assert http.call("GET", f"/v1/sessions/{session}").json["status"] == "active"
+    answered = http.stream("POST", f"/v1/sessions/{session}/messages", {"content": "hello"}).rest()
+    assert answered[-1].name == "message_completed"

@@ -190,6 +190,9 @@ def test_a_wrong_field_is_named(change: dict[str, Any], where: str, why: str) ->
     [
         pytest.param({"properties": {"a": {"type": "text"}}}, "properties.a.type", "", id="type"),
         pytest.param({"properties": {"a": 1}}, "properties.a", "JSON Schema", id="no-schema"),
+        pytest.param(
+            {"properties": {"a": {"maximum": 2**64}}}, "properties.a.maximum", "64 bits", id="large"
+        ),
         pytest.param({"required": "city"}, "required", "JSON Schema", id="required"),
         pytest.param({"properties": {"a b": {}}}, "properties.a b", "letters", id="name"),
         pytest.param({"properties": {"a" * 65: {}}}, f"properties.{'a' * 65}", "64", id="long"),

@@ -95,11 +95,14 @@ ALTER TABLE pal.session_heads ADD COLUMN open_approvals integer NOT NULL DEFAULT
 ALTER TABLE pal.turns ADD COLUMN tokens_cached integer;
 ALTER TABLE pal.turns ADD COLUMN rounds integer;
 
--- The calls of a turn as its message shows them, in the order in which the model asked.
+-- The calls of a turn as its message shows them, in the order in which the model asked. Results are
+-- shown as far as a transcript of many calls can be read in one answer.
 CREATE FUNCTION pal.calls_of(turn text) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pal AS $$
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
-            'id', c.id, 'name', c.name, 'round', c.round, 'status', c.status, 'result', c.result,
+            'id', c.id, 'name', c.name, 'round', c.round, 'status', c.status,
+            'result', left(c.result, 4000),
+            'resultCut', CASE WHEN length(c.result) > 4000 THEN true END,
             'startedAt', to_char(c.started_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
             'endedAt', to_char(c.ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
             'approvalId', a.id,

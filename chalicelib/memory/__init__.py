@@ -1,0 +1,1 @@
+"""Memory: who people are across channels, and the timeline of what was said."""
