@@ -21,6 +21,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pooler", action="store_true", help="reach the database through PgBouncer")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under --pooler, only what reaches the suite's database runs once more."""
+    if config.getoption("--pooler"):
+        reaching = [one for one in items if "postgres" in getattr(one, "fixturenames", ())]
+        others = [one for one in items if "postgres" not in getattr(one, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = reaching
+
+
 @pytest.fixture(scope="session")
 def postgres(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """The suite's server, with a pooler before it under --pooler.

@@ -185,7 +185,7 @@ class _Session:
         from pydantic import ValidationError
 
         exchange = Exchange(budget=budget)
-        token = EXCHANGE.set(exchange)
+        EXCHANGE.set(exchange)
         self._calls += 1
         try:
             return await question(self)
@@ -194,7 +194,6 @@ class _Session:
         except ValidationError as exc:
             raise McpFailed(UNREADABLE) from exc
         finally:
-            EXCHANGE.reset(token)
             self._calls -= 1
             self._used = asyncio.get_running_loop().time()
             if self._leaving:

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from tests.fakes.bedrock_driver import (
 from tests.fakes.bedrock_frames import error, event, exception
 from tests.fakes.bedrock_server import NO_SUCH_MODEL, FakeBedrock, Reply
 from tests.support.postgres import free_port
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -311,8 +311,7 @@ def test_process_ends_while_a_call_waits(bedrock: FakeBedrock, root: Path) -> No
     with subprocess.Popen(
         [sys.executable, "-c", program, bedrock.base_url], cwd=root, stdin=subprocess.PIPE
     ) as process:
-        while not bedrock.asked:
-            threading.Event().wait(0.01)
+        until(lambda: bedrock.asked)
         process.communicate(b"\n", timeout=WAITED)
     assert process.returncode == 7
 

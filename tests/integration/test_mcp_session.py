@@ -37,6 +37,7 @@ from tests.fakes.mcp_server import (
     hang,
     open_stream,
     raw,
+    result,
     send,
     status,
     text,
@@ -85,6 +86,9 @@ async def fault_of(server: McpServer, name: str = "add", *, repeatable: bool = F
             [raw(b'{"jsonrpc": "2.0", "id": 99, "result": {}}')],
             *("unknown", "cannot be read", 0),
             id="answer-to-another-question",
+        ),
+        pytest.param(
+            [result({"content": "3"})], "unknown", "cannot be read", 0, id="result-of-another-shape"
         ),
         pytest.param(
             [raw(b"event: message\ndata: {nope\n\n", "text/event-stream")],
@@ -137,8 +141,8 @@ def test_failed_call_is_told_for_what_it_was_and_not_made_again(
             assert told in fault.told
             assert len(fake.asked("tools/call")) == len(faults)
             # and the session, or a new one, goes on
-            result = await server.call("add", {"a": 1}, repeatable=False)
-            assert result.content[0].type == "text"
+            answer = await server.call("add", {"a": 1}, repeatable=False)
+            assert answer.content[0].type == "text"
             assert fake.ran[-1] == ("add", {"a": 1})
 
     run(scenario())
@@ -183,6 +187,32 @@ def test_call_in_a_session_that_the_server_forgot_is_made_in_a_new_one(
                 *(server.call("add", {"n": n}, repeatable=False) for n in (2, 3, 4))
             )
             assert sorted(arguments["n"] for _, arguments in fake.ran) == [1, 2, 3, 4]
+            assert len(fake.asked("initialize")) == 2
+
+    run(scenario())
+
+
+def test_late_word_of_an_old_session_does_not_end_the_new_one(run: Run) -> None:
+    """Lost if red: what the server keeps in its session, after which one call follows another."""
+
+    async def scenario() -> None:
+        async with FakeMcp(tools=[tool("add")]) as fake, client(fake) as server:
+            gate = asyncio.Event()
+
+            async def late(
+                _fake: FakeMcp, _request: web.Request, _answer: Answer
+            ) -> web.StreamResponse:
+                await gate.wait()
+                return web.Response(status=404)
+
+            fake.fail("tools/call", late, status(404))
+            slow = asyncio.create_task(server.call("add", {"n": 1}, repeatable=False))
+            await fake.arrival("tools/call")
+            await server.call("add", {"n": 2}, repeatable=False)
+            gate.set()
+            await slow
+            await server.call("add", {"n": 3}, repeatable=False)
+            assert [one["n"] for _, one in fake.ran] == [2, 1, 3]
             assert len(fake.asked("initialize")) == 2
 
     run(scenario())
@@ -264,8 +294,8 @@ def test_broken_stream_is_resumed_where_the_server_can(run: Run) -> None:
 
             fake.fail("tools/call", events(PROGRESS, id="7", reset=True))
             fake.fail("GET", cut(after=False), rest)
-            result = await server.call("slow", {}, repeatable=False)
-            assert [block.model_dump()["text"] for block in result.content] == ["done"]
+            answer = await server.call("slow", {}, repeatable=False)
+            assert [block.model_dump()["text"] for block in answer.content] == ["done"]
             assert [one.headers["last-event-id"] for one in fake.asked("GET")] == ["7", "7"]
             assert len(fake.asked("tools/call")) == 1
 

@@ -484,7 +484,7 @@ def test_secret_goes_to_the_server_and_into_nothing_else(caplog: pytest.LogCaptu
                 for fault in (
                     None,
                     status(401),
-                    error(-32603, "s3cr3t-key " + "x" * 1983 + " s3cr3t-key"),
+                    error(-32603, "s3cr3t-key " + "x" * 1980 + " s3cr3t-key"),
                     raw(b"s3cr3t-key"),
                 ):
                     fake.results["echo"] = text("s3cr3t-key")
@@ -530,11 +530,14 @@ def test_turn_goes_on_without_a_server_that_is_down() -> None:
         async with FakeMcp(tools=[tool("add")]) as up, FakeMcp(tools=[tool("add")]) as down:
             down.fail("initialize", hang())
             definitions = [entry(down.url, name="down", timeout=0.5), entry(up.url)]
-            box = await open_toolbox(
-                definitions, tenant_id="ten_1", read_only=False, deps=tool_deps()
-            )
-            assert [spec.name for spec in box.specs] == ["srv__add"]
-            await box.close()
+            for _ in range(2):
+                box = await open_toolbox(
+                    definitions, tenant_id="ten_1", read_only=False, deps=tool_deps()
+                )
+                assert [spec.name for spec in box.specs] == ["srv__add"]
+                await box.close()
+            # and the next one does not wait for it
+            assert len(down.asked("initialize")) == 1
 
     run(scenario())
 

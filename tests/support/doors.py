@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
@@ -73,6 +74,8 @@ class ChaliceDoor:
     def __init__(self, stack: Stack, key: str) -> None:
         self._key = key
         self._client = Client(application.app)
+        # it swaps os.environ for a copy during each call, and calls that overlap leave the copy
+        self._client.http._patched_env_vars = lambda _: nullcontext()
 
     def call(
         self,

@@ -20,7 +20,7 @@ PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"python/lib/{PYTHON}/site-packages"
 NOT_COPIED = shutil.ignore_patterns(
     *(".git", ".venv", ".pal", ".cache", ".*_cache", ".hypothesis", "__pycache__", "*.pyc"),
-    *("node_modules", "build", "dist", "deployments", "deployed"),
+    *(".venv-llm", "node_modules", "build", "dist", "deployments", "deployed"),
 )
 # what infra/resources.yaml tells whoever packages to set
 PACKAGING = {"PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_DEPS": "1"}

@@ -280,8 +280,8 @@ def test_text_beside_calls_is_said() -> None:
 
 def test_name_of_a_call_is_no_way_to_fill_a_table() -> None:
     """Lost if red: room, to a model that writes a book where a name belongs."""
-    end = streamed(part("{}", index=0, id="i" * 5000, name="n" * 5000 + "\0"))
-    assert shown(end) == [("i" * 200, "n" * 200, "{}")]
+    end = streamed(part("{}", index=0, id="\0" + "i" * 5000, name="\0" + "n" * 5000))
+    assert shown(end) == [("\ufffd" + "i" * 199, "\ufffd" + "n" * 199, "{}")]
 
 
 def test_work_grows_with_the_fragments_and_not_with_their_square() -> None:

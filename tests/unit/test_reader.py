@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chalicelib.errors import InvalidField
-from chalicelib.ids import new_id
 from chalicelib.sessions.reader import LivePiece, Position, Reader
 from chalicelib.sessions.rows import LogRow
 
-SESSION, TURN, OTHER = new_id("sess"), new_id("tur"), new_id("tur")
+# constant, as they are in the names of tests, which are the same in every worker
+SESSION = "sess_01m8qhva2pdqf689kcc0pechpd"
+TURN, OTHER = "tur_01m8qhva2q35afns1d2z1wy6az", "tur_01m8qhva2rdv7k3f5d6m9n8p2q"
 PIECES = st.text(alphabet='ab \n"\\é你🌍\u2028', min_size=1, max_size=6)
 ROW = LogRow(
     seq=0, kind="", turn_id=TURN, generation=1, start=None, text=None, data=f'{{"turnId":"{TURN}"}}'
