@@ -223,13 +223,9 @@ class Engine:
             return await commit_turn(self._db, self._hub, turn, reply, lease=self._lease)
         except PalError:
             raise
-        except Exception as exc:
+        except Exception:
             # a turn whose end cannot be written would be taken up again for ever
-            _log.error(
-                "turn could not be ended",
-                extra={"action": "turn_not_ended", "error": type(exc).__name__},
-                exc_info=_log.isEnabledFor(logging.DEBUG),
-            )
+            _log.exception("turn could not be ended", extra={"action": "turn_not_ended"})
             reply.error = PalError("Something went wrong on our side.")
             reply.decided, reply.rounds, reply.approvals, reply.journaled = [], [], [], True
             return await commit_turn(self._db, self._hub, turn, reply, lease=self._lease)

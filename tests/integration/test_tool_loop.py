@@ -552,10 +552,10 @@ def test_a_long_transcript_of_calls_comes_in_pages_that_can_be_read(
     http = stack.http()
     session = make_agent(http, note_tool(tools))
     tools.on("/read_note", Answer(pieces=["\u00fc".encode() * 16_000]))
-    turns = 12
+    turns = 7
     for _ in range(turns):
         calls = [Call("read_note", {"id": str(n)}) for n in range(32)]
-        provider.script(*[Reply(tool_calls=calls)] * 3, Reply(pieces=["done"]))
+        provider.script(*[Reply(tool_calls=calls)] * 4, Reply(pieces=["done"]))
         turn(http, session, "go")
     whole = http.call("GET", f"/v1/sessions/{session}")
     assert whole.json["messagesTruncated"] is True
