@@ -71,7 +71,7 @@ class Approvals:
             seen = await _get(tx, approval_id)
             if seen.status != "pending":
                 raise Conflict(
-                    f"This approval is {seen.status} already.",
+                    f"There is nothing left to decide: this approval is {seen.status}.",
                     code=f"approval_{seen.status}",
                     details=[{"field": "decision", "reason": f"it is {seen.status}"}],
                 )
