@@ -1,14 +1,12 @@
 """The Anthropic Messages wire, as spoken by Anthropic and by gateways that offer the same."""
 
-import logging
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 
-from chalicelib.errors import ProviderRejected, ProviderUnsupported
+from chalicelib.errors import ProviderUnsupported
 from chalicelib.providers.anthropic_reader import MessageReader, error_kind
 from chalicelib.providers.base import (
     ModelEvent,
@@ -30,8 +28,7 @@ from chalicelib.providers.history import (
 from chalicelib.providers.http import HttpWire
 from chalicelib.providers.images import media_type
 from chalicelib.providers.reading import unfenced
-
-_log = logging.getLogger(__name__)
+from chalicelib.providers.reasoning import answer_with_reasoning
 
 _BASE_URL: Final = "https://api.anthropic.com"
 _VERSION: Final = "2023-06-01"
@@ -66,28 +63,9 @@ class AnthropicProvider:
             kind_of=error_kind,
         )
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """See `Provider.stream`. A request refused with reasoning in it is sent without, once."""
-        given = False
-        try:
-            async with aclosing(self._answer(request)) as events:
-                async for event in events:
-                    given = True
-                    yield event
-            return
-        except ProviderRejected:
-            bare = tuple(replace(message, reasoning=None) for message in request.messages)
-            without = replace(request, messages=bare)
-            # what it signed it may no longer know; kept in, it would be refused for ever
-            if given or self._body(without) == self._body(request):
-                raise
-        _log.warning(
-            "a request was refused with its reasoning; it is sent without",
-            extra={"action": "reasoning_dropped", "provider": self.name, "model": self.model},
-        )
-        async with aclosing(self._answer(without)) as events:
-            async for event in events:
-                yield event
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """See `Provider.stream`."""
+        return answer_with_reasoning(self, request, answer=self._answer, body=self._body)
 
     async def close(self) -> None:
         """Close the connections."""
