@@ -35,7 +35,7 @@ def open_(sealed: bytes, by: Vault | None = None, **place: str) -> Secret:
 @pytest.mark.parametrize(
     "secret",
     [
-        pytest.param("x", id="short"),
+        pytest.param("xyzzy", id="short"),
         pytest.param(SECRET, id="unicode"),
         pytest.param("\U0001f469" * 8_000, id="long"),
     ],
