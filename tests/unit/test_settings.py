@@ -25,7 +25,9 @@ FREE = {
     "host",
     "data_dir",
     "dev_key",
+    "embeddings_model",
     "kms_key",
+    "memory_queue_url",
     "provider_secret",
     "turns_queue_url",
     "vault_key",
@@ -148,6 +150,39 @@ def test_good_values_are_cast() -> None:
     assert found.openai_base_url == "http://localhost:11434/v1"
     assert found.anthropic_base_url == "https://api.anthropic.com"
     assert not found.on_lambda
+
+
+OLDER = {spec.name: spec.metadata["older"] for spec in FIELDS if spec.metadata.get("older")}
+"""Fields by the names that their variables had before."""
+
+
+def test_variables_by_their_older_names_are_read() -> None:
+    """Lost if red: memory, off without a word for whoever upgraded and left the variables alone."""
+    assert OLDER == {
+        "memory_distill": "LANTERN_MEMORY_DISTILL",
+        "memory_distill_interval": "LANTERN_MEMORY_DISTILL_INTERVAL",
+    }
+    older = {"LANTERN_MEMORY_DISTILL": "true", "LANTERN_MEMORY_DISTILL_INTERVAL": "1h30m"}
+    found = load_settings(older)
+    assert (found.memory_distill, found.memory_distill_interval) == (True, 5400.0)
+    newer = {"PAL_MEMORY_DISTILL": "off", "PAL_MEMORY_DISTILL_INTERVAL": "90m"}
+    found = load_settings({**older, "LANTERN_MEMORY_DISTILL_INTERVAL": "1m", **newer})
+    assert (found.memory_distill, found.memory_distill_interval) == (False, 5400.0)
+    # an empty variable counts as unset, so it does not hide the older one
+    assert load_settings({**older, "PAL_MEMORY_DISTILL": " "}).memory_distill is True
+
+
+@pytest.mark.parametrize("name", sorted(OLDER))
+def test_wrong_value_is_told_of_the_variable_that_holds_it(name: str) -> None:
+    """Lost if red: someone who looks for a variable that they have never set."""
+    wrong = "soon"
+    with pytest.raises(SettingsError, match=f"^{OLDER[name]} must be .*, not 'soon'\\.$"):
+        load_settings({OLDER[name]: wrong})
+    with pytest.raises(SettingsError, match=f"^{variable(name)} must be "):
+        load_settings({OLDER[name]: wrong, variable(name): wrong})
+    # what is not read can do no harm
+    right = "on" if name == "memory_distill" else "1h"
+    assert load_settings({OLDER[name]: wrong, variable(name): right})
 
 
 # ── the variables of one provider ────────────────────────────────────────────────────────────

@@ -1,0 +1,51 @@
+"""What is near a query in meaning, where there are vectors."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from chalicelib.db import Tx, load_queries
+from chalicelib.memory.search.ranking import Hit
+
+if TYPE_CHECKING:
+    from chalicelib.memory.search.episodes import Scope
+
+_QUERIES: Final = load_queries(__file__, "nearness.sql")
+
+EXACT_AT_MOST: Final = 15_000
+"""Rows of a tenant up to which every vector is compared, and not the signs of it first."""
+
+_NEAREST: Final = 100
+_COARSE: Final = 400
+
+
+async def has_vectors(tx: Tx) -> bool:
+    """Whether the database has a place for vectors: not without pgvector."""
+    row = await (await tx.execute(_QUERIES["has_vectors"])).fetchone()
+    return bool(row and row[0])
+
+
+async def near_events(
+    tx: Tx, *, model: str, vector: str, rows: int, scope: "Scope"
+) -> list[tuple[Hit, float]]:
+    """The events nearest to the vector, with the cosine; `rows` is the size of the scope."""
+    values: dict[str, Any] = {
+        **scope.values(),
+        "model": model,
+        "vector": vector,
+        "most": _NEAREST,
+        "coarse": _COARSE,
+    }
+    if scope.group_id is not None:
+        query = _QUERIES["near_group"]
+    elif scope.person_id is not None:
+        query = _QUERIES["near_person"]
+    elif rows <= EXACT_AT_MOST:
+        query = _QUERIES["near_all"]
+    else:
+        query = _QUERIES["near_coarse"]
+    found = await (await tx.execute(query, values)).fetchall()
+    return [((stream, place, at), cosine) for stream, place, at, cosine in found]
+
+
+def write_vector(vector: list[float]) -> str:
+    """A vector as Postgres reads it."""
+    return "[" + ",".join(f"{number:.6g}" for number in vector) + "]"

@@ -1,0 +1,89 @@
+"""What callers search with: every tier at once, under one score."""
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from chalicelib.db import Database, Tx
+from chalicelib.embeddings.base import Embedder
+from chalicelib.errors import PalError
+from chalicelib.memory.search.episodes import Scope, find_events, read_terms
+from chalicelib.memory.search.facts import find_facts
+from chalicelib.memory.search.nearness import has_vectors, write_vector
+
+_log = logging.getLogger(__name__)
+
+Tier = Literal["episodic", "semantic", "narrative"]
+
+TIERS: Final[tuple[Tier, ...]] = ("episodic", "semantic", "narrative")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Search:
+    """Search over the memory of tenants. `embedder` None: by words, people and days alone."""
+
+    def __init__(
+        self,
+        db: Database,
+        embedder: Embedder | None = None,
+        *,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self._db, self._embedder, self._now = db, embedder, now
+        self._vectors = False  # once it is there, it stays
+
+    async def find(
+        self,
+        tenant_id: str,
+        *,
+        text: str,
+        person_id: str | None = None,
+        group_id: str | None = None,
+        tiers: Sequence[str] = TIERS,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 10,
+    ) -> list[dict[str, Any]]:
+        """The best of these tiers, best first.
+
+        Each is `{tier, id, content, score, occurred_at, person_id?, source_kind, source_ref?}`,
+        with `topic` where it is a fact and `externalId` where its event has one; `occurred_at` is
+        a datetime. Whether the person is there is for the caller to see to. No narrative is
+        written yet, so that tier is empty.
+        """
+        vector = await self._embed(text)
+        scope = Scope(group_id=group_id, person_id=person_id, since=since, until=until)
+        now = self._now()
+        found: list[dict[str, Any]] = []
+        async with self._db.tenant(tenant_id) as tx:
+            query = await read_terms(tx, text)
+            if vector is not None and not await self._has_vectors(tx):
+                vector = None
+            if "episodic" in tiers:
+                found += await find_events(tx, query, scope, vector=vector, limit=limit, now=now)
+            if "semantic" in tiers:
+                found += await find_facts(tx, query, scope, vector=vector, limit=limit, now=now)
+        found.sort(key=lambda one: -one["score"])
+        return found[:limit]
+
+    async def _embed(self, text: str) -> tuple[str, str] | None:
+        """The text's model and vector; None without, also where a vendor does not answer."""
+        if self._embedder is None:
+            return None
+        try:
+            [vector] = await self._embedder.embed([text])
+        except PalError as exc:
+            _log.warning(
+                "searched without meaning",
+                extra={"action": "embedding_failed", "error": type(exc).__name__},
+            )
+            return None
+        return (self._embedder.name, write_vector(vector)) if any(vector) else None
+
+    async def _has_vectors(self, tx: Tx) -> bool:
+        self._vectors = self._vectors or await has_vectors(tx)
+        return self._vectors
