@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final, Literal
 
-Prefix = Literal["sess", "tur", "msg", "call", "agt", "apr", "key", "ten", "per", "evt"]
+Prefix = Literal["sess", "tur", "msg", "call", "agt", "apr", "key", "ten", "per", "evt", "mem"]
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS: Final = 80

@@ -117,3 +117,15 @@ def record_turn(
     if tokens_out is not None:
         metrics.add_metric(name="TokensOut", unit=MetricUnit.Count, value=tokens_out)
     metrics.flush_metrics()
+
+
+def record_pass(*, duration: float, failed: bool, chunks: int, found: int) -> None:
+    """One slice of a pass as EMF metrics on standard output: seconds, and counts as they are."""
+    if not _emit:
+        return
+    metrics: Any = EphemeralMetrics(namespace="Palimpsest", service="memory")
+    metrics.add_metric(name="PassDuration", unit=MetricUnit.Seconds, value=duration)
+    metrics.add_metric(name="PassesFailed", unit=MetricUnit.Count, value=int(failed))
+    metrics.add_metric(name="PassChunks", unit=MetricUnit.Count, value=chunks)
+    metrics.add_metric(name="FactsFound", unit=MetricUnit.Count, value=found)
+    metrics.flush_metrics()

@@ -41,7 +41,7 @@ class People:
             await people.insert_person(tx, person_id=made, name=name, metadata=metadata)
             fields = {f"handles.{place}": one for place, one in enumerate(handles)}
             await _claim(tx, fields, person_id=made)
-            answer = await _shown(tx, made)
+            answer = await shown(tx, made)
             await finish_once(tx, once, answer)
         return answer
 
@@ -49,7 +49,12 @@ class People:
         """The person, or the one whom that id was merged into. Raises NotFound."""
         async with self._db.tenant(caller.tenant_id) as tx:
             now = await _survivors(tx, person_id)
-            return await _shown(tx, now[person_id])
+            return await shown(tx, now[person_id])
+
+    async def resolve(self, caller: Principal, person_id: str) -> str:
+        """The id of who that is by now. Raises NotFound."""
+        async with self._db.tenant(caller.tenant_id) as tx:
+            return await survivor(tx, person_id)
 
     async def find(
         self,
@@ -89,7 +94,7 @@ class People:
             now = await _locked(tx, person_id)
             await _claim(tx, {"handle": handle}, person_id=now[person_id])
             await people.touch_person(tx, now[person_id])
-            answer = await _shown(tx, now[person_id])
+            answer = await shown(tx, now[person_id])
             await finish_once(tx, once, answer)
         return answer
 
@@ -108,7 +113,7 @@ class People:
             now = await _locked(tx, source, target)
             if now[source] != now[target]:
                 await people.merge_person(tx, source=now[source], target=now[target])
-            answer = await _shown(tx, now[target])
+            answer = await shown(tx, now[target])
             await finish_once(tx, once, answer)
         return answer
 
@@ -122,6 +127,11 @@ class People:
             {"reason": reason, "value": value, "people": [found[one] for one in ids]}
             for reason, value, ids in groups
         ]
+
+
+async def survivor(tx: Tx, person_id: str) -> str:
+    """The id of who that is by now: itself, or whom it was merged into. Raises NotFound."""
+    return (await _survivors(tx, person_id))[person_id]
 
 
 async def _claim(tx: Tx, fields: Mapping[str, Handle], *, person_id: str) -> None:
@@ -156,7 +166,8 @@ async def _survivors(tx: Tx, *ids: str) -> dict[str, str]:
     return now
 
 
-async def _shown(tx: Tx, person_id: str) -> dict[str, Any]:
+async def shown(tx: Tx, person_id: str) -> dict[str, Any]:
+    """The person as callers see them; must be there."""
     [found] = await people.read_people(tx, [person_id])
     return _body(found)
 

@@ -1,6 +1,7 @@
 """The people's SQL: one function a query, a transaction in, a row object out, no decisions.
 
-The caller owns the transaction. Locks are taken in one order: people, handles, sessions, events.
+The caller owns the transaction. Locks are taken in one order: people, handles, sessions, events,
+distillates.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,8 +101,8 @@ async def list_people(
     """The newest people below the id `before`; `text` is part of a name or of a handle."""
     values = {
         "before": before,
-        "name_like": text and _like(fold_name(text)),
-        "handle_like": text and _like(text.strip().lower()),
+        "name_like": text and like(fold_name(text)),
+        "handle_like": text and like(text.strip().lower()),
         "channel": channel,
         "handle": handle,
         "most": most,
@@ -128,6 +129,9 @@ async def merge_person(tx: Tx, *, source: str, target: str) -> None:
     await tx.execute(_QUERIES["move_handles"], values)
     await tx.execute(_QUERIES["move_sessions"], values)
     await tx.execute(_QUERIES["move_events"], values)
+    await tx.execute(_QUERIES["settle_facts"], values)
+    await tx.execute(_QUERIES["move_facts"], values)
+    await tx.execute(_QUERIES["move_forgotten"], values)
     await tx.execute(_QUERIES["inherit"], values)
     await tx.execute(_QUERIES["redirect"], values)
 
@@ -151,7 +155,8 @@ def _columns(handles: Iterable[Handle]) -> dict[str, list[str | None]]:
     }
 
 
-def _like(text: str) -> str:
+def like(text: str) -> str:
+    """The pattern of texts that hold this one."""
     for special in ("\\", "%", "_"):
         text = text.replace(special, "\\" + special)
     return f"%{text}%"

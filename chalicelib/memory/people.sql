@@ -107,6 +107,42 @@ UPDATE sessions s SET person_id = %(target)s FROM own WHERE s.id = own.id
 -- move_events --
 UPDATE memory_events SET person_id = %(target)s WHERE person_id = %(source)s
 
+-- settle_facts --
+-- Of two that are active on one topic, the lesser is superseded by the other, as `settle` of
+-- supersession.py has it.
+WITH both_of AS (
+    SELECT s.id AS source, t.id AS target,
+           (array_position('{inferred,observed,stated}', replace(s.origin, 'promoted', 'observed')),
+            s.said_at)
+         > (array_position('{inferred,observed,stated}', replace(t.origin, 'promoted', 'observed')),
+            t.said_at) AS source_stands
+    FROM memory_distillates s JOIN memory_distillates t
+        ON t.tenant_id = s.tenant_id AND t.person_id = %(target)s AND t.topic_key = s.topic_key
+    WHERE s.person_id = %(source)s AND s.superseded_by IS NULL AND t.superseded_by IS NULL
+), lesser AS (
+    SELECT CASE WHEN source_stands THEN target ELSE source END AS id,
+           CASE WHEN source_stands THEN source ELSE target END AS successor
+    FROM both_of
+), held AS (
+    SELECT id FROM memory_distillates WHERE id IN (SELECT id FROM lesser)
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE memory_distillates d SET superseded_by = l.successor, superseded_at = now()
+FROM held JOIN lesser l USING (id) WHERE d.id = held.id
+
+-- move_facts --
+WITH held AS (
+    SELECT id FROM memory_distillates WHERE person_id = %(source)s OR said_by = %(source)s
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE memory_distillates d SET
+    person_id = CASE d.person_id WHEN %(source)s THEN %(target)s ELSE d.person_id END,
+    said_by = CASE d.said_by WHEN %(source)s THEN %(target)s ELSE d.said_by END
+FROM held WHERE d.id = held.id
+
+-- move_forgotten --
+UPDATE memory_forgotten SET person_id = %(target)s WHERE person_id = %(source)s
+
 -- redirect --
 -- With those who had been merged into this one, so that a redirect is one step, always.
 UPDATE people SET merged_into = %(target)s, updated_at = now()

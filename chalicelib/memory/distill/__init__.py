@@ -1,0 +1,1 @@
+"""Distillation: from the timeline to facts, one bounded slice after another."""
