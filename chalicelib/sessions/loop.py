@@ -234,6 +234,7 @@ class ToolLoop:
             call_id=call.id,
             agent_name=claimed.agent_name,
             user_id=claimed.user_id,
+            person_id=claimed.person_id,
             group_id=claimed.group_id,
             now=claimed.accepted_at,
         )

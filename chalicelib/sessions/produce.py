@@ -2,10 +2,12 @@
 
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
 from chalicelib.agents.definition import AgentDefinition, parse_definition
 from chalicelib.errors import NotFound
+from chalicelib.memory.injection import Injector
 from chalicelib.providers import AttemptFailed, Models, Provider, TextDelta
 from chalicelib.sessions.ending import Reply
 from chalicelib.sessions.keeper import RunningTurn
@@ -19,10 +21,10 @@ _PLAIN: Final = parse_definition("{}")
 
 
 class Producer:
-    """Makes replies, with the models and tools of this process."""
+    """Makes replies, with the models and tools of this process, and its memory if it has one."""
 
-    def __init__(self, models: Models, tools: ToolDeps) -> None:
-        self._models, self._tools = models, tools
+    def __init__(self, models: Models, tools: ToolDeps, injector: Injector | None = None) -> None:
+        self._models, self._tools, self._injector = models, tools, injector
 
     async def produce(
         self, turn: RunningTurn, reply: Reply, teller: Teller, *, began: float
@@ -38,7 +40,7 @@ class Producer:
             raise NotFound(f"There is no agent {claimed.agent_name}.", code="agent_not_found")
         agent = parse_definition(claimed.definition) if claimed.definition else _PLAIN
         hints = read_hints(claimed, claimed.journal.hints)
-        prompt = build_prompt(claimed, agent, hints)
+        prompt = await self._remind(build_prompt(claimed, agent, hints), turn, agent)
         provider = await self._models.chain(
             tenant_id=claimed.tenant_id,
             specs=agent.models.primary if agent.models else (),
@@ -48,6 +50,20 @@ class Producer:
         if wanted and await self._loop(turn, reply, teller, agent, hints, prompt, provider):
             return
         await _stream(turn, reply, teller, prompt, provider, began=began)
+
+    async def _remind(self, prompt: Prompt, turn: RunningTurn, agent: AgentDefinition) -> Prompt:
+        """The prompt with what the memory knows for it, where the agent wants that."""
+        if self._injector is None or not agent.memory.inject:
+            return prompt
+        claimed = turn.claimed
+        notes = await self._injector.notes(
+            claimed.tenant_id,
+            person_id=claimed.person_id,
+            group_id=claimed.group_id,
+            text=prompt.asked,
+            budget=agent.memory.token_budget,
+        )
+        return replace(prompt, notes=notes)
 
     async def _loop(
         self,

@@ -28,11 +28,24 @@ class Hints:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """The parts of every request of one turn: what stands before its rounds."""
+    """The parts of every request of one turn: what stands before its rounds.
+
+    `notes` are what the memory knows for this turn. They stand behind the history, which is the
+    same in the next turn, so that what a provider keeps of it holds; the history never has them.
+    """
 
     system: str
     history: tuple[ModelMessage, ...]
     pending: tuple[ModelMessage, ...]
+    notes: str = ""
+
+    @property
+    def asked(self) -> str:
+        """What the user says: in this turn or, where it only goes on, the last time."""
+        said = [one.content for one in self.pending if one.role == "user"]
+        if not said:
+            said = [one.content for one in self.history if one.role == "user"][-1:]
+        return "\n".join(said)
 
     def request(
         self,
@@ -43,7 +56,10 @@ class Prompt:
         stream: bool = True,
     ) -> ModelRequest:
         """The request behind these calls that were decided on and these rounds."""
-        messages = [*self.history, *(_result(call) for call in decided or ()), *self.pending]
+        messages = [*self.history, *(_result(call) for call in decided or ())]
+        if self.notes:
+            messages.append(ModelMessage(role="system", content=self.notes))
+        messages += self.pending
         for one in rounds or ():
             messages.append(
                 ModelMessage(

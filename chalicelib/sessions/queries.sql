@@ -163,7 +163,7 @@ SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.wa
         FROM messages m
         WHERE m.session_id = head.session_id AND m.turn_id IN (head.running_turn, head.cut_turn)
           AND m.role = 'user'),
-       turn.resumes_turn, s.user_id, s.group_id, a.definition::text,
+       turn.resumes_turn, s.user_id, s.person_id, s.group_id, a.definition::text,
        a.id IS NULL AND NOT t.undefined_agents AS agent_missing,
        EXISTS (SELECT FROM tenant_secrets WHERE kind = 'provider') AS own_keys,
        EXISTS (SELECT FROM tool_calls c WHERE c.session_id = head.session_id AND c.run_turn IS NULL

@@ -93,6 +93,7 @@ class ClaimedTurn:
     agent_missing: bool
     own_keys: bool
     user_id: str | None
+    person_id: str | None
     group_id: str | None
     history: str
     pending: str

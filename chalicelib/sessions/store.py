@@ -185,11 +185,12 @@ async def claim_turn(
         pending=row[10] or "[]",
         resumes_turn=row[11],
         user_id=row[12],
-        group_id=row[13],
-        definition=row[14],
-        agent_missing=row[15],
-        own_keys=row[16],
-        decided=row[17],
+        person_id=row[13],
+        group_id=row[14],
+        definition=row[15],
+        agent_missing=row[16],
+        own_keys=row[17],
+        decided=row[18],
     )
 
 

@@ -21,7 +21,10 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolContext:
-    """On whose behalf a call runs. `now` is when the turn's message was accepted."""
+    """On whose behalf a call runs. `now` is when the turn's message was accepted.
+
+    `person_id` is who the session's `user_id` is, None where that is not known.
+    """
 
     tenant_id: str
     session_id: str
@@ -31,6 +34,7 @@ class ToolContext:
     user_id: str | None
     group_id: str | None
     now: datetime
+    person_id: str | None = None
 
 
 Run = Callable[[dict[str, Any], ToolContext], Awaitable[str]]

@@ -2,15 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from zoneinfo import ZoneInfo
 
 from chalicelib.providers.base import ToolSpec
-from chalicelib.tools.base import Run, Tool, ToolContext, ToolFailed
+from chalicelib.tools import memory
+from chalicelib.tools.base import Tool, ToolContext, ToolFailed
 
 if TYPE_CHECKING:
     from chalicelib.tools.definitions import BuiltinTool
     from chalicelib.tools.toolbox import ToolDeps
+
+
+class RunBuiltin(Protocol):
+    """As `Run`, with what tools are made with."""
+
+    async def __call__(
+        self, arguments: dict[str, Any], context: ToolContext, *, deps: "ToolDeps"
+    ) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +29,7 @@ class Builtin:
 
     description: str
     parameters: Mapping[str, Any]
-    run: Run
+    run: RunBuiltin
     read_only: bool = False
     idempotent: bool = False
 
@@ -36,7 +46,7 @@ async def builtin_tools(
                 description=definition.description or builtin.description,
                 parameters=dict(builtin.parameters),
             ),
-            run=builtin.run,
+            run=partial(builtin.run, deps=deps),
             approval=definition.approval,
             read_only=builtin.read_only,
             idempotent=builtin.idempotent,
@@ -45,7 +55,9 @@ async def builtin_tools(
     ]
 
 
-async def _current_time(arguments: dict[str, Any], context: ToolContext) -> str:
+async def _current_time(
+    arguments: dict[str, Any], context: ToolContext, *, deps: "ToolDeps"
+) -> str:
     """When the turn's message was accepted: a turn that is run again asks its model the same."""
     name = arguments.get("timezone", "UTC")
     try:
@@ -76,6 +88,19 @@ BUILTINS: Final[dict[str, Builtin]] = {
             "additionalProperties": False,
         },
         run=_current_time,
+        read_only=True,
+    ),
+    "remember": Builtin(
+        description=memory.REMEMBER,
+        parameters=memory.REMEMBER_PARAMETERS,
+        run=memory.remember,
+        # the same fact a second time changes nothing
+        idempotent=True,
+    ),
+    "recall": Builtin(
+        description=memory.RECALL,
+        parameters=memory.RECALL_PARAMETERS,
+        run=memory.recall,
         read_only=True,
     ),
 }

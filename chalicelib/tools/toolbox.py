@@ -23,6 +23,7 @@ from chalicelib.tools.headers import ReadSecret
 from chalicelib.tools.http import http_tools
 from chalicelib.tools.lambda_ import lambda_tools
 from chalicelib.tools.masking import Masking
+from chalicelib.tools.memory import MemoryTools
 from chalicelib.tools.schema import Checker
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ async def _no_secret(_tenant_id: str, _name: str) -> str | None:
 class ToolDeps:
     """What tools are made with. `secret` takes a tenant's id and the secret's name.
 
+    `memory` is what `remember` and `recall` use; without it they fail.
     `masking` and `closing` are each toolbox's own: the secrets that were read, and what its tools
     hold open, to be closed with it (from another task, maybe, than it was opened in).
     """
@@ -47,6 +49,7 @@ class ToolDeps:
     settings: Settings
     guard: Guard
     secret: ReadSecret
+    memory: MemoryTools | None = None
     masking: Masking = field(default_factory=lambda: Masking(_no_secret))
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
