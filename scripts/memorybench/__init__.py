@@ -1,0 +1,1 @@
+"""What `scripts/bench-memory` measures, on an embedded Postgres of its own."""
