@@ -3,7 +3,17 @@
 from typing import Any
 
 from chalicelib import jobs
-from chalicelib.api import admin, agents, approvals, memory, people, sessions, streams, system
+from chalicelib.api import (
+    admin,
+    agents,
+    approvals,
+    distillates,
+    memory,
+    people,
+    sessions,
+    streams,
+    system,
+)
 from chalicelib.api.app import PalApp
 
 app = PalApp(app_name="palimpsest", configure_logs=False)
@@ -13,6 +23,7 @@ for blueprint in (
     approvals.blueprint,
     agents.blueprint,
     memory.blueprint,
+    distillates.blueprint,
     people.blueprint,
     admin.blueprint,
     system.blueprint,

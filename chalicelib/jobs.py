@@ -1,6 +1,7 @@
-"""Functions that no caller waits for: the turn worker, the sweep, migrations."""
+"""Functions that no caller waits for: turns, the sweep, memory's own work, migrations."""
 
 import os
+import time
 from typing import Any
 
 import orjson
@@ -9,12 +10,16 @@ from chalice.app import Blueprint, CloudWatchEvent, Rate, SQSEvent
 from chalicelib import bridge
 from chalicelib.config import Settings, settings
 from chalicelib.db.migrate import migrate as apply_migrations
+from chalicelib.memory.schedule import fill_index, run_slice
 from chalicelib.services import services
 
 blueprint = Blueprint(__name__)
 
-# part of the package, so it is read where Chalice imports this to package it
+# part of the package, so they are read where Chalice imports this to package it
 _TURNS_QUEUE = os.environ.get("PAL_TURNS_QUEUE") or Settings.turns_queue
+_MEMORY_QUEUE = os.environ.get("PAL_MEMORY_QUEUE") or Settings.memory_queue
+_PASSES_AT_ONCE = 10
+_INDEX_SECONDS = 45.0
 _UNCLAIMED_SECONDS = 60.0
 
 
@@ -50,6 +55,56 @@ async def _sweep() -> dict[str, int]:
         "turns": await ready.sweep(unclaimed=_UNCLAIMED_SECONDS),
         "events": await ready.purge(),
     }
+
+
+@blueprint.schedule(Rate(1, unit=Rate.MINUTES), name="memory_tick")
+def memory_tick(event: CloudWatchEvent) -> dict[str, int]:
+    """Send the tenants whose pass is due to the queue; while distillation is off, do nothing."""
+    if not settings().memory_distill:
+        return {"tenants": 0}
+    return {"tenants": bridge.run(_memory_tick())}
+
+
+async def _memory_tick() -> int:
+    return await (await services()).distill_due()
+
+
+@blueprint.on_sqs_message(
+    queue=_MEMORY_QUEUE, batch_size=1, name="memory_worker", maximum_concurrency=_PASSES_AT_ONCE
+)
+def memory_worker(event: SQSEvent) -> None:
+    """Run a slice of the pass of the tenant a message names: `{"tenantId"}`.
+
+    What it leaves is sent on. A pass that fails, or that another process is at, needs no retry: the
+    message is done with, and the tick comes back to the tenant.
+    """
+    for record in event:
+        bridge.run(_run_slice(orjson.loads(record.body)["tenantId"]))
+
+
+async def _run_slice(tenant_id: str) -> None:
+    ready = await services()
+    if ready.settings.memory_distill and await run_slice(ready.distiller, tenant_id):
+        await ready.hand_out([tenant_id])
+
+
+@blueprint.schedule(Rate(1, unit=Rate.MINUTES), name="memory_index")
+def memory_index(event: CloudWatchEvent) -> dict[str, int]:
+    """Make vectors that lack, for most of the minute; without embeddings, do nothing."""
+    if settings().embeddings == "off":
+        return {"vectors": 0}
+    return {"vectors": bridge.run(_fill_index())}
+
+
+async def _fill_index() -> int:
+    indexer = (await services()).indexer
+    made, ends = 0, time.monotonic() + _INDEX_SECONDS
+    while indexer is not None and (left := ends - time.monotonic()) > 0:
+        some = await fill_index(indexer, seconds=left)
+        made += some
+        if not some:
+            break
+    return made
 
 
 @blueprint.lambda_function(name="migrate")

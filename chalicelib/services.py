@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,9 +14,20 @@ from chalicelib.agents.registry import Agents
 from chalicelib.auth import Authenticator
 from chalicelib.config import Settings, SettingsError
 from chalicelib.db import Database
-from chalicelib.errors import PalError
+from chalicelib.embeddings import Embedder, make_embedder
+from chalicelib.errors import PalError, Unavailable
+from chalicelib.memory import schedule
 from chalicelib.memory.directory import People
+from chalicelib.memory.distill.passes import Distiller
+from chalicelib.memory.distill.shapes import Slice
+from chalicelib.memory.distillates import Distillates
+from chalicelib.memory.embedder import Indexer
+from chalicelib.memory.erasure import Erasure
+from chalicelib.memory.export import Export
+from chalicelib.memory.injection import Injector
+from chalicelib.memory.search import Search
 from chalicelib.memory.timeline import Timeline
+from chalicelib.memory.tooling import SessionMemory
 from chalicelib.outbound import Guard
 from chalicelib.providers import Models
 from chalicelib.secrets import Secrets
@@ -34,6 +46,8 @@ KEY_CHECK_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 _PURGE_SECONDS = 60.0
+_DISTILL_SECONDS = 60.0
+_INDEX_SECONDS = 5.0
 
 
 @dataclass(kw_only=True)
@@ -52,7 +66,17 @@ class Services:
     agents: Agents
     people: People
     timeline: Timeline
+    distillates: Distillates
+    distiller: Distiller
+    search: Search
+    embedder: Embedder | None
+    """None where no vectors are made; so is the indexer."""
+    indexer: Indexer | None
+    erasure: Erasure
+    export: Export
+    hand_out: schedule.HandOut
     _background: list[asyncio.Task[None]] = field(default_factory=list)
+    _passes: set[asyncio.Task[Slice]] = field(default_factory=set)
 
     @classmethod
     def build(cls, settings: Settings) -> "Services":
@@ -63,16 +87,24 @@ class Services:
         secrets = Secrets(db, Vault(settings))
         hub = Hub(db, buffer=settings.stream_buffer)
         models = Models(settings, tenant_keys=secrets.provider_keys)
+        embedder = make_embedder(settings)
+        indexer = None if embedder is None else Indexer(db, embedder)
+        search = Search(db, embedder)
         tools = ToolDeps(
             settings=settings,
             guard=Guard(settings.tool_private_hosts),
             secret=secrets.tool_secret,
+            memory=SessionMemory(db, search),
         )
-        producer = Producer(models, tools)
+        distiller = Distiller(db, models)
+        producer = Producer(models, tools, Injector(db, enabled=settings.memory_distill))
         engine = Engine(db, hub, producer, lease=settings.turn_lease, timeout=settings.turn_timeout)
         dispatch = dispatch_here(engine)
         if settings.turns_queue_url:
             dispatch = dispatch_to_queue(settings.turns_queue_url)
+        hand_out = schedule.run_here(distiller)
+        if settings.memory_queue_url:
+            hand_out = schedule.send_to_queue(settings.memory_queue_url)
         sessions = Sessions(db, hub, engine, dispatch)
         return cls(
             settings=settings,
@@ -86,7 +118,16 @@ class Services:
             secrets=secrets,
             agents=Agents(db, knows=models.knows, secrets=secrets),
             people=People(db),
-            timeline=Timeline(db),
+            # a vendor takes too long for a caller to wait: its vectors are made in the background
+            timeline=Timeline(db, indexer if settings.embeddings == "wheel" else None),
+            distillates=Distillates(db),
+            distiller=distiller,
+            search=search,
+            embedder=embedder,
+            indexer=indexer,
+            erasure=Erasure(db, sessions.delete),
+            export=Export(db),
+            hand_out=hand_out,
         )
 
     @property
@@ -95,7 +136,10 @@ class Services:
         return self.settings.streams_per_key or (100 if self.settings.on_lambda else 0)
 
     async def start(self, *, sweeping: bool) -> None:
-        """Connect, and follow the other processes; `sweeping` where no schedule does it."""
+        """Connect, and follow the other processes.
+
+        `sweeping` where no schedule sweeps, hands passes out and makes vectors.
+        """
         await self.db.open()
         self._run(partial(heartbeat, self.db, self.hub))
         self._run(partial(check_keys, self.auth, self.hub, every=KEY_CHECK_SECONDS))
@@ -106,11 +150,35 @@ class Services:
             self._run(partial(poll, self.db, self.hub))
         if sweeping:
             self._run(self._sweep_forever)
+            if self.settings.memory_distill:
+                self._run(self._distill_forever)
+            if self.indexer is not None:
+                self._run(partial(self._index_forever, self.indexer))
 
     async def sweep(self, *, unclaimed: float) -> int:
         """One round of the sweep; see `sessions.sweep`. Overdue approvals expire with it."""
         await self.approvals.expire_due()
         return await sweep(self.db, self.engine, self.sessions.dispatch, unclaimed=unclaimed)
+
+    async def distill(self, tenant_id: str) -> Slice:
+        """Run a slice for a caller; as `Distiller.run`, and Unavailable if this process ends."""
+        task = asyncio.get_running_loop().create_task(self.distiller.run(tenant_id))
+        self._passes.add(task)
+        task.add_done_callback(self._passes.discard)
+        try:
+            return await task
+        except asyncio.CancelledError as exc:
+            own = asyncio.current_task()
+            if own is not None and own.cancelling():
+                raise
+            raise Unavailable("This process is shutting down; try again.", retry_after=1) from exc
+
+    async def distill_due(self) -> int:
+        """Hand out a slice for every tenant that is due; none, and no look, while that is off."""
+        if not self.settings.memory_distill:
+            return 0
+        every = self.settings.memory_distill_interval
+        return await schedule.tick(self.distiller, self.hand_out, every=every)
 
     async def purge(self) -> int:
         """Delete what has expired; how many events went."""
@@ -120,9 +188,13 @@ class Services:
         """Drain, end the streams, disconnect."""
         await self.engine.drain(self.settings.drain)
         self.hub.close_readers()
-        for task in self._background:
+        # passes give their leases back
+        ending = (*self._background, *self._passes)
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
+        if self.embedder is not None:
+            await self.embedder.close()
         await self.models.close()
         await self.db.close()
 
@@ -140,6 +212,17 @@ class Services:
                 pass  # told where it happened; the next round is soon
             purged_ago += every
             await asyncio.sleep(every)
+
+    async def _distill_forever(self) -> None:
+        while True:
+            with suppress(PalError):  # told where it happened; the next round is soon
+                await self.distill_due()
+            await asyncio.sleep(min(_DISTILL_SECONDS, self.settings.memory_distill_interval))
+
+    async def _index_forever(self, indexer: Indexer) -> None:
+        while True:
+            if not await schedule.fill_index(indexer):
+                await asyncio.sleep(_INDEX_SECONDS)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(

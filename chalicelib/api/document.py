@@ -17,8 +17,9 @@ from pydantic.json_schema import JsonSchemaMode
 
 from chalicelib import errors
 from chalicelib.api import streams
-from chalicelib.api.call import BODY_AT_MOST, PAGE_SIZE
+from chalicelib.api.call import BODY_AT_MOST, PAGE_SIZE, PAGE_SIZE_AT_MOST
 from chalicelib.api.endpoint import OPERATIONS, Operation
+from chalicelib.api.memory import QUERY_AT_MOST, RESULTS, RESULTS_AT_MOST
 from chalicelib.api.schemas import ApprovalStatus, ErrorOut, HealthOut, SessionStatus
 from chalicelib.auth import STREAM_TOKEN_SECONDS
 
@@ -107,7 +108,22 @@ _PARAMETERS: Final[dict[str, _Json]] = {
     "pageSize": {"type": "integer", "minimum": 1, "default": PAGE_SIZE},
     "list_sessions.status": {"type": "string", "enum": list(get_args(SessionStatus))},
     "list_approvals.status": {"type": "string", "enum": list(get_args(ApprovalStatus))},
+    "list_distillates.limit": {"type": "integer", "minimum": 1, "maximum": PAGE_SIZE_AT_MOST},
+    "search_memory.q": {"type": "string", "minLength": 1, "maxLength": QUERY_AT_MOST},
+    "search_memory.limit": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": RESULTS_AT_MOST,
+        "default": RESULTS,
+    },
+    "since": {"type": "string", "format": "date-time"},
+    "until": {"type": "string", "format": "date-time"},
     "Idempotency-Key": {"type": "string", "minLength": 1, "maxLength": 255},
+}
+_REQUIRED: Final = {"search_memory.q"}
+_MORE_REFUSALS: Final[dict[str, tuple[type[errors.PalError], ...]]] = {
+    "distill": (errors.Conflict, errors.ProviderError),
+    "search_memory": (errors.NotFound,),
 }
 _ERRORS: Final[dict[type[errors.PalError], str]] = {
     errors.InvalidRequest: "The body is not valid JSON.",
@@ -115,14 +131,16 @@ _ERRORS: Final[dict[type[errors.PalError], str]] = {
     errors.Forbidden: "The key lacks the scope.",
     errors.NotFound: "There is no such object, or it is another tenant's.",
     errors.Conflict: "The object's state refuses it, the name is taken (`agent_exists`), a handle "
-    "is someone else's (`handle_taken`), or the Idempotency-Key was used with another body "
-    "(`idempotency_conflict`) or by a call that still runs (`in_progress`).",
+    "is someone else's (`handle_taken`), the Idempotency-Key was used with another body "
+    "(`idempotency_conflict`) or by a call that still runs, or another pass of the tenant does "
+    "(`in_progress`).",
     errors.TooLarge: f"The body is larger than {BODY_AT_MOST} bytes.",
     errors.UnsupportedMediaType: "The body is not declared as application/json.",
     errors.InvalidField: "A field is not allowed; `details` names each and says why.",
     errors.TooManyRequests: "Too many calls or open streams.",
     errors.Unavailable: "The database cannot be reached, this process is shutting down, or no key "
     "is set to keep secrets with (`vault_unavailable`).",
+    errors.ProviderError: "No model gave an answer, or none that can be read.",
     errors.PalError: "Any other error.",
 }
 _SECURITY: Final[dict[str, _Json]] = {
@@ -223,7 +241,7 @@ def _parameters(operation: Operation, path: str) -> list[_Json]:
         for name in re.findall(r"{(\w+)}", path)
     ]
     found += [
-        _parameter("query", name, about, of=operation.name)
+        _parameter("query", name, about, of=operation.name, **_required(operation, name))
         for name, about in operation.query.items()
     ]
     if operation.idempotent:
@@ -239,6 +257,10 @@ def _parameter(place: str, name: str, about: str, *, of: str = "", **more: bool)
     return {"name": name, "in": place, **more, "description": about, "schema": schema}
 
 
+def _required(operation: Operation, name: str) -> dict[str, bool]:
+    return {"required": True} if f"{operation.name}.{name}" in _REQUIRED else {}
+
+
 def _refusals(operation: Operation, path: str) -> Iterable[type[errors.PalError]]:
     yield errors.Unavailable
     if operation.scope is not None:
@@ -251,6 +273,7 @@ def _refusals(operation: Operation, path: str) -> Iterable[type[errors.PalError]
         yield errors.InvalidField
     if operation.idempotent:
         yield errors.Conflict
+    yield from _MORE_REFUSALS.get(operation.name, ())
 
 
 def _answer(operation: Operation, status: int, model: Any, shapes: _Shapes) -> _Json:

@@ -22,7 +22,8 @@ _LAST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _DIRECTIONS: Final = {"in": "inbound", "out": "outbound"}
 
 
-def _moment(value: Any) -> datetime:
+def read_moment(value: Any) -> datetime:
+    """A time with its offset, in UTC; raises ValueError saying what is wrong with it."""
     if not (isinstance(value, str) and _MOMENT.fullmatch(value)):
         raise ValueError("must be an RFC 3339 time with its offset, such as 2026-03-01T09:30:00Z")
     try:
@@ -39,7 +40,7 @@ def _direction(value: Any) -> Any:
     return _DIRECTIONS.get(value, value) if isinstance(value, str) else value
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
+Moment = Annotated[AwareDatetime, BeforeValidator(read_moment)]
 GivenHandle = Annotated[Text, Field(min_length=1, max_length=HANDLE_AT_MOST)]
 
 

@@ -1,11 +1,12 @@
 """People: who is who across channels."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from chalice.app import Blueprint
 
 from chalicelib.api.call import Answer
+from chalicelib.api.distillate_schemas import ExportOut
 from chalicelib.api.endpoint import Request, endpoint
 from chalicelib.api.memory_schemas import (
     DuplicatesOut,
@@ -16,11 +17,19 @@ from chalicelib.api.memory_schemas import (
     PersonOut,
 )
 from chalicelib.api.paging import bad_token, next_page, read_token
+from chalicelib.api.sessions import message_body, session_body
 from chalicelib.errors import InvalidField
-from chalicelib.ids import is_id
+from chalicelib.ids import Prefix, is_id
+from chalicelib.memory import export
 from chalicelib.memory.handles import Handle, InvalidHandle, read_handle
 
 blueprint = Blueprint(__name__)
+
+_PREFIXES: Final[dict[int, Prefix]] = {
+    export.FACTS: "mem",
+    export.EVENTS: "evt",
+    export.SESSIONS: "sess",
+}
 
 
 @blueprint.route("/v1/people", methods=["POST"])
@@ -95,6 +104,46 @@ async def get_person(request: Request[None]) -> Any:
     return await request.services.people.get(request.caller, request.call.params["person_id"])
 
 
+@blueprint.route("/v1/people/{person_id}", methods=["DELETE"])
+@endpoint(scope="memory", answers={204: None})
+async def delete_person(request: Request[None]) -> Any:
+    """Delete a person with all that is held on them; a call that was cut off can be made again."""
+    await request.services.erasure.erase(request.caller, request.call.params["person_id"])
+    return None
+
+
+@blueprint.route("/v1/people/{person_id}/export", methods=["GET"])
+@endpoint(
+    scope="memory",
+    answers={200: ExportOut},
+    query={
+        "pageSize": "How many things of all kinds, 50 if absent, at most 200.",
+        "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
+    },
+)
+async def export_person(request: Request[None]) -> Any:
+    """Read all that is held on a person, page by page: facts, events, sessions and messages."""
+    call = request.call
+    page = await request.services.export.page(
+        request.caller,
+        call.params["person_id"],
+        place=_place(call.query.get("pageToken")),
+        most=call.page_size(),
+        size=export.BYTES_AT_MOST,
+    )
+    sessions = [
+        {**session_body(one), "messages": [message_body(message) for message in messages]}
+        for one, messages in page.sessions
+    ]
+    body = {
+        "person": page.person,
+        "distillates": page.facts,
+        "events": page.events,
+        "sessions": sessions,
+    }
+    return Answer(body=body, headers={} if page.next is None else next_page(list(page.next)))
+
+
 @blueprint.route("/v1/people/{person_id}/handles", methods=["POST"])
 @endpoint(scope="memory", body=HandleIn, answers={201: PersonOut}, idempotent=True)
 async def add_handle(request: Request[HandleIn]) -> Any:
@@ -106,6 +155,20 @@ async def add_handle(request: Request[HandleIn]) -> Any:
         handle_at("handle", body.channel, body.handle),
         once=request.once,
     )
+
+
+def _place(token: str | None) -> export.Place:
+    parts = read_token(token, 4)
+    if parts is None:
+        return export.Place()
+    section, behind, ordinal, seq = parts
+    if not (type(section) is type(ordinal) is type(seq) is int and section in _PREFIXES):
+        raise bad_token()
+    if not (0 <= ordinal < 2**31 and 0 <= seq < 2**63):
+        raise bad_token()
+    if behind != "" and not is_id(str(behind), _PREFIXES[section]):
+        raise bad_token()
+    return export.Place(section, behind, ordinal, seq)
 
 
 def handles_of(given: Sequence[HandleIn]) -> list[Handle]:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from chalicelib.shapes import In, JsonObject, Name, Out, Text, wrong_at
 
@@ -195,17 +195,3 @@ class HealthOut(Out):
 
     status: Literal["ok", "unavailable"]
     database: Literal["ok", "unavailable"]
-
-
-class DistillatesOut(BaseModel):
-    """Memory that has been distilled; `enabled` is false while distillation is off."""
-
-    enabled: bool
-    distillates: list[dict[str, Any]]
-
-
-class DistillOut(BaseModel):
-    """What a pass of distillation persisted."""
-
-    enabled: bool
-    found: int

@@ -81,7 +81,7 @@ async def list_sessions(request: Request[None]) -> Any:
         group_id=call.text_query("groupId"),
         most=size + 1,
     )
-    body = [_session_body(one) for one in found[:size]]
+    body = [session_body(one) for one in found[:size]]
     more = len(found) > size
     return Answer(body=body, headers=next_page([found[size - 1].id]) if more else {})
 
@@ -92,8 +92,8 @@ async def get_session(request: Request[None]) -> Any:
     """Read a session with its newest messages."""
     session_id = require_session_id(request.call.params["session_id"])
     session, messages, truncated = await request.services.sessions.get(request.caller, session_id)
-    body = _session_body(session)
-    body["messages"] = [_message_body(one) for one in messages]
+    body = session_body(session)
+    body["messages"] = [message_body(one) for one in messages]
     if truncated:
         body["messagesTruncated"] = True
     return body
@@ -125,7 +125,7 @@ async def list_messages(request: Request[None]) -> Any:
         request.caller, session_id, after=after, most=call.page_size()
     )
     headers = next_page([found[-1].turn_ordinal, found[-1].seq]) if more else {}
-    return Answer(body={"messages": [_message_body(one) for one in found]}, headers=headers)
+    return Answer(body={"messages": [message_body(one) for one in found]}, headers=headers)
 
 
 @blueprint.route("/v1/sessions/{session_id}/stop", methods=["POST"])
@@ -177,7 +177,8 @@ def new_message(body: MessageIn) -> NewMessage:
     return NewMessage(content=body.content, attachments=attachments, hints=hints or None)
 
 
-def _session_body(session: Session) -> dict[str, Any]:
+def session_body(session: Session) -> dict[str, Any]:
+    """A session as answers show it, without its messages."""
     body = {
         "id": session.id,
         "tenantId": session.tenant_id,
@@ -193,7 +194,8 @@ def _session_body(session: Session) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _message_body(message: Message) -> dict[str, Any]:
+def message_body(message: Message) -> dict[str, Any]:
+    """A message as answers show it."""
     body: dict[str, Any] = {
         "id": message.id,
         "role": message.role,

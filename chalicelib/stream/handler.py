@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import orjson
 
 from chalicelib import config, telemetry
-from chalicelib.api import memory, sessions
+from chalicelib.api import distillates, sessions
 from chalicelib.api.call import Answer, Call, error_answer, no_path
 from chalicelib.api.cors import cors_headers, preflight_headers
 from chalicelib.api.endpoint import OPERATIONS, REPLAYED, Operation, admit, name_of, serve
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _SESSION: Final = re.compile(r"/v1/sessions/([^/]+)/(events|messages)")
 _POST: Final[Operation] = OPERATIONS[name_of(sessions.post_message)]
-_DISTILL: Final[Operation] = OPERATIONS[name_of(memory.distill)]
+_DISTILL: Final[Operation] = OPERATIONS[name_of(distillates.distill)]
 COLLECTED_SECONDS: Final = 25.0
 
 

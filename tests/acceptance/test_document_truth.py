@@ -132,7 +132,7 @@ def test_every_answer_is_as_the_document_says(
     kind: str, make_stack: Callable[..., Stack], provider: FakeOpenAI
 ) -> None:
     """Lost if red: clients made from the document, which cannot read what the API sends."""
-    stack = make_stack(vault_key=VAULT_KEY)
+    stack = make_stack(vault_key=VAULT_KEY, memory_distill=True)
     door = open_door(kind, stack, stack.key)
     nobody = open_door(kind, stack, "")
     _, weak_key = stack.make_key("chats")
@@ -233,16 +233,16 @@ def test_every_answer_is_as_the_document_says(
     more = {"channel": "email", "handle": "Ann@Example.com"}
     assert ask("POST", "/v1/people/{person_id}/handles", more).status == 201
     assert ask("POST", "/v1/people/{person_id}/handles", {**more, "handle": "x"}).status == 422
-    ids["person_id"] = "x"
+    ask_about_facts(ask, provider, ids)
+    ids |= {"person_id": "x", "distillate_id": "x"}
 
     assert ask("DELETE", agent).status == 204
     assert ask("DELETE", secret).status == 204
-    assert ask("GET", "/v1/memory/distillates").status == 200
-    assert ask("POST", "/v1/memory/distill").status == 200
     assert ask("GET", "/healthz").status == 200
     assert ask("GET", "/openapi.json").status == 200
     assert ask("POST", "/v1/agents", {"name": "guard"}).status == 201
-    for path in ("/v1/sessions", messages, "/v1/agents", "/v1/approvals", "/v1/people"):
+    paged = ("/v1/agents", "/v1/approvals", "/v1/people", "/v1/memory/distillates")
+    for path in ("/v1/sessions", messages, *paged):
         assert ask("GET", path, query="?pageSize=1").headers["x-next-page-token"]
         assert ask("GET", path, query="?pageSize=0").status == 422
     assert ask("GET", events, query="?after=x").status == 422
@@ -280,15 +280,62 @@ def ask_about_people(ask: Callable[..., Reply], session: str) -> str:
     assert ask("POST", people, {"name": "Ben"}).status == 201
     assert ask("GET", people, query="?q=an&channel=phone").status == 200
     event = {"channel": "sms", "kind": "message", "content": "x", "metadata": {"in": session}}
-    event |= {"occurredAt": "2026-01-01T00:00:00+01:00", "direction": "in"}
+    event |= {"occurredAt": "2026-01-01T00:00:00+01:00", "direction": "in", "externalId": "1"}
+    event |= {"person": {"channel": "phone", "handle": "+6281234567890"}}
     assert ask("POST", events, {"events": [event]}).status == 200
     assert ask("POST", events, {"events": [{**event, "content": ""}]}).status == 422
+    # who has a session, too, of which an export tells
+    assert ask("POST", "/v1/sessions", {"agentName": "guide", "userId": "ann"}).status == 201
+    user = ask("GET", people, query="?channel=user&handle=ann").json["people"][0]["id"]
+    assert ask("POST", people + "/merge", {"from": both["from"], "into": user}).status == 200
     return str(both["from"])
+
+
+def ask_about_facts(ask: Callable[..., Reply], provider: FakeOpenAI, ids: dict[str, str]) -> None:
+    """Every answer about what is known of the person whose id is known; they are deleted."""
+    facts, remember, search = (f"/v1/memory/{one}" for one in ("distillates", "remember", "search"))
+    distill = "/v1/memory/distill"
+    once = {"Idempotency-Key": "k"}
+    seat = {"content": "Likes the window.", "topic": "seat", "personId": ids["person_id"]}
+    assert ask("POST", remember, seat, headers=once).status == 201
+    assert ask("POST", remember, {**seat, "topic": "x"}, headers=once).status == 409
+    assert ask("POST", remember, {**seat, "content": ""}).status == 422
+    assert ask("POST", remember, {**seat, "personId": "x"}).status == 404
+    made = ask("POST", remember, {**seat, "content": "Likes the aisle."})
+    for content in ("Closed on Fridays.", "Open on Mondays."):
+        assert ask("POST", remember, {"content": content, "groupId": "g"}).status == 201
+    provider.default(Scripted(status=500))
+    assert ask("POST", distill).status == 502
+    provider.default(Scripted(pieces=['{"distillates": []}']))
+    assert ask("POST", distill).json["more"] is False
+    ids["distillate_id"] = made.json["id"]
+    one = facts + "/{distillate_id}"
+    assert ask("GET", facts).json["distillates"]
+    assert ask("GET", facts, query="?limit=0").status == 422
+    assert len(ask("GET", f"{one}/history").json["distillates"]) == 2
+    found = ask("GET", search, query="?q=likes+the+aisle+x").json["results"]
+    assert {hit["tier"] for hit in found} == {"episodic", "semantic"}
+    assert ask("GET", search).status == 422
+    assert ask("GET", search, query="?q=x&personId=x").status == 404
+    assert ask("GET", "/v1/memory/index").status == 200
+    assert ask("DELETE", one).status == 204
+    assert ask("POST", remember, seat).status == 201
+    person = "/v1/people/{person_id}"
+    page = ask("GET", person + "/export", query="?pageSize=1")
+    assert page.headers["x-next-page-token"]
+    whole = ask("GET", person + "/export").json
+    assert whole["distillates"]
+    assert whole["person"]["forgotten"]
+    assert whole["sessions"]
+    assert whole["events"]
+    assert ask("GET", person + "/export", query="?pageSize=0").status == 422
+    assert ask("DELETE", person).status == 204
+    provider.default(None)
 
 
 def test_trouble_is_as_the_document_says(make_stack: Callable[..., Stack]) -> None:
     """Lost if red: clients that can tell an outage from an answer."""
-    stack = make_stack(streams_per_key=1)
+    stack = make_stack(streams_per_key=1, memory_distill=True)
     door = open_door("http", stack, stack.key)
     document = Document(door)
     session = new_session(door)
@@ -302,6 +349,14 @@ def test_trouble_is_as_the_document_says(make_stack: Callable[..., Stack]) -> No
     reply = door.call("PUT", "/v1/admin/secrets/x", {"value": "x"})
     assert (reply.status, int(reply.headers["retry-after"]) > 0) == (503, True)
     document.check("PUT", "/v1/admin/secrets/{name}", reply)
+    stack.database.rows(
+        "INSERT INTO pal.memory_passes (tenant_id, lease, lease_until)"
+        " VALUES (%s, 'x', now() + interval '1 minute')",
+        stack.tenant,
+    )
+    reply = door.call("POST", "/v1/memory/distill")
+    assert (reply.status, int(reply.headers["retry-after"]) > 0) == (409, True)
+    document.check("POST", "/v1/memory/distill", reply)
     stack.node.services.engine.draining = True
     reply = door.call("POST", f"/v1/sessions/{session}/messages", {"content": "x"})
     assert (reply.status, int(reply.headers["retry-after"]) > 0) == (503, True)

@@ -30,6 +30,7 @@ NOWHERE = {
     "approval": UNKNOWN.replace("sess", "apr"),
     "name": "nobody",
     "person": UNKNOWN.replace("sess", "per"),
+    "distillate": UNKNOWN.replace("sess", "mem"),
 }
 VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 SSE = {"Accept": "text/event-stream"}
@@ -117,8 +118,25 @@ CASES: dict[tuple[str, str], list[Try]] = {
     ],
     ("DELETE", "/v1/admin/secrets/{name}"): [Try()],
     ("GET", "/v1/memory/distillates"): [
-        Try(path="/v1/memory/distillates?personId=per_x", listing=True)
+        Try(listing=True),
+        Try(path="/v1/memory/distillates?personId={person}&topic=seat", listing=True),
+        Try(path="/v1/memory/distillates?q=window&pageToken={distillates_token}", listing=True),
     ],
+    ("GET", "/v1/memory/distillates/{distillate_id}/history"): [Try()],
+    ("DELETE", "/v1/memory/distillates/{distillate_id}"): [Try()],
+    ("POST", "/v1/memory/remember"): [
+        Try(body={"content": "steal", "personId": "{person}"}),
+        Try(
+            body={"content": "Likes the window.", "topic": "seat", "personId": "{person}"},
+            headers={"Idempotency-Key": "known"},
+        ),
+    ],
+    ("GET", "/v1/memory/search"): [
+        Try(path="/v1/memory/search?q=window+secret+keeper", listing=True),
+        Try(path="/v1/memory/search?q=window&groupId=family", listing=True),
+        Try(path="/v1/memory/search?q=window&personId={person}"),
+    ],
+    ("GET", "/v1/memory/index"): [Try(listing=True)],
     # a handle is each tenant's own: see the test of two people of one number
     ("POST", "/v1/memory/events"): [],
     ("POST", "/v1/people"): [],
@@ -129,6 +147,15 @@ CASES: dict[tuple[str, str], list[Try]] = {
     ],
     ("GET", "/v1/people/duplicates"): [Try(listing=True)],
     ("GET", "/v1/people/{person_id}"): [Try()],
+    ("DELETE", "/v1/people/{person_id}"): [Try()],
+    ("GET", "/v1/people/{person_id}/export"): [
+        Try(),
+        Try(path="/v1/people/{person}/export?pageSize=1&pageToken={export_token}"),
+        Try(
+            path="/v1/people/{own_person}/export?pageSize=200&pageToken={export_token}",
+            listing=True,
+        ),
+    ],
     ("POST", "/v1/people/{person_id}/handles"): [
         Try(body={"channel": "user", "handle": "steal"}),
         Try(body={"channel": "user", "handle": "steal"}, headers={"Idempotency-Key": "known"}),
@@ -161,6 +188,7 @@ PLACES = {
     "call_id": "call",
     "approval_id": "approval",
     "person_id": "person",
+    "distillate_id": "distillate",
     "name": "name",
 }
 """Which of the known ids stands for a parameter of a path."""
@@ -172,6 +200,7 @@ SHOWN = (
     "/v1/admin/secrets",
     "/v1/people",
     "/v1/people/duplicates",
+    "/v1/memory/distillates",
 )
 """What a tenant has of its own beside sessions."""
 
@@ -180,8 +209,8 @@ GATED = {"kind": "builtin", "name": "current_time", "approval": "always"}
 
 @pytest.fixture
 def stack(make_stack: Callable[..., Stack]) -> Stack:
-    """The system as it usually is, with a key to keep secrets with."""
-    return make_stack(vault_key=VAULT_KEY)
+    """The system with a key to keep secrets with, and with memory."""
+    return make_stack(vault_key=VAULT_KEY, memory_distill=True, embeddings="off")
 
 
 def routes() -> Iterator[tuple[str, str]]:
@@ -280,9 +309,9 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
                 told = reply.body.decode()
                 secrets = (
                     session,
-                    *(theirs[one] for one in ("call", "approval", "person", "name")),
+                    *(theirs[one] for one in ("call", "approval", "person", "distillate", "name")),
                 )
-                secrets += ("ter2", "+62")
+                secrets += ("ter2", "+62", "window")
                 assert [one for one in secrets if one in told] == [], route
                 continue
             body = refused(reply, 404, "not_found")
@@ -326,7 +355,21 @@ def define_and_ask(owner: Door, provider: FakeOpenAI) -> dict[str, str]:
         handle = {"channel": channel, "handle": "+6281234567890"}
         person = owner.call("POST", "/v1/people", {"name": "Keeper", "handles": [handle]})
         assert person.status == 201
+    about = {"personId": person.json["id"]}
+    fact = {"content": "Likes the window.", "topic": "seat", **about}
+    once = {"Idempotency-Key": "known"}
+    remembered = owner.call("POST", "/v1/memory/remember", fact, headers=once)
+    assert remembered.status == 201
+    said = {"channel": "sms", "kind": "message", "content": "a window", "groupId": "family"}
+    said |= {"occurredAt": "2026-01-01T00:00:00Z", "person": handle}
+    assert owner.call("POST", "/v1/memory/events", {"events": [said]}).status == 200
+    gone = {**fact, "topic": "more"}
+    assert owner.call("POST", "/v1/memory/remember", gone).status == 201
+    export = f"/v1/people/{person.json['id']}/export?pageSize=1"
     return {
+        "distillate": remembered.json["id"],
+        "distillates_token": owner.call("GET", "/v1/memory/distillates?pageSize=1").headers[header],
+        "export_token": owner.call("GET", export).headers[header],
         "person": person.json["id"],
         "people_token": owner.call("GET", "/v1/people?pageSize=1").headers[header],
         "call": asked["callId"],
@@ -387,6 +430,7 @@ def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: F
     before = rows_of(stack, stack.tenant)
     ids = {**NOWHERE, "session": session, "own": session, "event": "1", "stream_token": "x"}
     ids |= {"token": "", "agents_token": "", "approvals_token": "", "people_token": ""}
+    ids |= {"distillates_token": "", "export_token": ""}
     ids |= {"own_person": NOWHERE["person"]}
     for method, pattern in routes():
         if (method, pattern) in OPEN:
@@ -405,15 +449,17 @@ def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: F
             _, key = stack.make_key(*key_scopes)
             if (method, pattern) in {
                 ("GET", "/v1/sessions"),
-                ("GET", "/v1/memory/distillates"),
                 ("POST", "/v1/memory/distill"),
+                ("GET", "/v1/memory/index"),
                 ("GET", "/v1/sessions/{session_id}"),
                 *(("GET", url) for url in SHOWN),
             }:
                 reply = attempt(open_door(kind, stack, key), (method, pattern), Try(), ids)
                 assert reply.status == 200, (method, pattern, reply.body)
     after = rows_of(stack, stack.tenant)
-    assert {**after, "api_keys": []} == {**before, "api_keys": []}
+    # a pass that was allowed has left its own row
+    apart: dict[str, list[str]] = {"api_keys": [], "memory_passes": []}
+    assert {**after, **apart} == {**before, **apart}
     assert provider.requests == []
 
 

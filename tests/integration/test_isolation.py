@@ -11,6 +11,7 @@ from psycopg import sql
 
 from chalicelib.config import Secret
 from chalicelib.db import Database, Tx
+from chalicelib.memory.schedule import fill_index
 from tests.fakes.openai_replies import Call
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import EventStream
@@ -26,8 +27,10 @@ VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 @pytest.fixture
 def filled(make_stack: Callable[..., Stack], provider: FakeOpenAI) -> Iterator[Stack]:
     """Two tenants that have used everything there is, each with a stream that is still open."""
-    stack = make_stack(streams_per_key=5, vault_key=VAULT_KEY)
+    stack = make_stack(streams_per_key=5, vault_key=VAULT_KEY, memory_distill=True)
     streams = [use_everything(stack, key, provider) for key in (stack.key, stack.other_key)]
+    assert stack.node.services.indexer is not None
+    stack.node.run(fill_index(stack.node.services.indexer))
     yield stack
     for stream in streams:
         stream.close()
@@ -51,6 +54,13 @@ def use_everything(stack: Stack, key: str, provider: FakeOpenAI) -> EventStream:
     said = {"channel": "sms", "kind": "message", "content": "hi", "person": person}
     batch = {"events": [{**said, "occurredAt": "2026-01-01T00:00:00Z"}]}
     assert http.call("POST", "/v1/memory/events", batch).status == 200
+    remember = "/v1/memory/remember"
+    for content in ("Likes the window.", "Likes the aisle.", "Likes tea."):
+        fact = {"content": content, "topic": "tea" if "tea" in content else "seat"}
+        kept = http.call("POST", remember, fact)
+        assert kept.status == 201
+    assert http.call("DELETE", f"/v1/memory/distillates/{kept.json['id']}").status == 204
+    assert http.call("POST", "/v1/memory/distill").json["enabled"] is True
     # a round is there only while its turn runs, so this one stands for a turn that was cut
     stack.database.rows(
         "INSERT INTO pal.turn_rounds (turn_id, round, tenant_id, session_id, content, provider,"
@@ -167,12 +177,17 @@ def test_no_row_of_another_tenant_can_be_written(login: str, filled: Stack) -> N
     found = {name: column for name, column in tables(filled.database).items() if column}
     before = {table: whole(filled.database, table) for table in found}
     for table, column in found.items():
-        names = {"table": sql.Identifier(table), "column": sql.Identifier(column)}
+        names: dict[str, sql.Composable] = {
+            "table": sql.Identifier(table),
+            "column": sql.Identifier(column),
+        }
         touch = sql.SQL("UPDATE pal.{table} SET {column} = {column} WHERE {column} = %s")
         delete = sql.SQL("DELETE FROM pal.{table} WHERE {column} = %s")
         move = sql.SQL("UPDATE pal.{table} SET {column} = %s WHERE {column} = %s")
+        names["columns"] = columns_of(filled.database, table)
         insert = sql.SQL(
-            "INSERT INTO pal.{table} SELECT * FROM json_populate_record(NULL::pal.{table}, %s)"
+            "INSERT INTO pal.{table} ({columns})"
+            " SELECT {columns} FROM json_populate_record(NULL::pal.{table}, %s)"
         )
         theirs = next(row for row in before[table] if row[column] == other)
         with connect(filled.database, login) as conn, conn.transaction(force_rollback=True):
@@ -186,6 +201,16 @@ def test_no_row_of_another_tenant_can_be_written(login: str, filled: Stack) -> N
                 with pytest.raises(psycopg.errors.ForeignKeyViolation):
                     attempt(conn, insert.format(**names), hung)
     assert {table: whole(filled.database, table) for table in found} == before
+
+
+def columns_of(database: TestDatabase, table: str) -> sql.Composed:
+    """The columns of a table that can be written."""
+    rows = database.rows(
+        "SELECT attname FROM pg_attribute WHERE attrelid = ('pal.' || %s)::regclass"
+        " AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
+        table,
+    )
+    return sql.SQL(", ").join(sql.Identifier(row[0]) for row in rows)
 
 
 def whole(database: TestDatabase, table: str) -> list[dict[str, object]]:

@@ -30,21 +30,35 @@ IDS = {
     "stream": "Stream",
     "turn_worker": "TurnWorker",
     "sweep": "Sweep",
+    "memory_tick": "MemoryTick",
+    "memory_worker": "MemoryWorker",
+    "memory_index": "MemoryIndex",
     "migrate": "Migrate",
 }
 
 ARN = "arn:${AWS::Partition}:%s:${AWS::Region}:${AWS::AccountId}:%s"
-QUEUE = ARN % ("sqs", "pal-dev-turns")
 VAULT_KEY = "${VaultKey.Arn}"
-SEND = {("sqs:SendMessage", QUEUE)}
-TAKE = {
-    ("sqs:ReceiveMessage", QUEUE),
-    ("sqs:DeleteMessage", QUEUE),
-    ("sqs:GetQueueAttributes", QUEUE),
-}
+SEND, SEND_PASS = (
+    {("sqs:SendMessage", ARN % ("sqs", f"pal-dev-{queue}"))} for queue in ("turns", "memory")
+)
+TAKE, TAKE_PASS = (
+    {
+        (f"sqs:{action}", ARN % ("sqs", f"pal-dev-{queue}"))
+        for action in ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes")
+    }
+    for queue in ("turns", "memory")
+)
 SEAL = {("kms:Encrypt", VAULT_KEY)}
-# what a turn reaches: models, their keys, tools and the secrets that tools are given
-TURN = {
+# what making vectors reaches
+EMBED = {
+    (
+        "bedrock:InvokeModel",
+        "arn:${AWS::Partition}:bedrock:${AWS::Region}::foundation-model/*embed*",
+    ),
+    ("secretsmanager:GetSecretValue", ARN % ("secretsmanager", "secret:palimpsest/dev/*")),
+}
+# what asking a model reaches: models, the platform's keys and tenants' own
+ASK = {
     *(
         (f"bedrock:InvokeModel{way}", arn)
         for way in ("", "WithResponseStream")
@@ -55,9 +69,10 @@ TURN = {
         )
     ),
     ("secretsmanager:GetSecretValue", ARN % ("secretsmanager", "secret:palimpsest/dev/*")),
-    ("lambda:InvokeFunction", ARN % ("lambda", "function:pal-tool-*")),
     ("kms:Decrypt", VAULT_KEY),
 }
+# and a turn, its tools and the secrets that they are given
+TURN = {*ASK, ("lambda:InvokeFunction", ARN % ("lambda", "function:pal-tool-*"))}
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +107,15 @@ def test_every_function_of_the_app_is_in_the_stack(dev_package: Package) -> None
 
 
 def test_functions_have_the_time_their_work_takes(dev_package: Package) -> None:
-    """Turns and streams would be cut off, or a hung sweep would be paid for by the hour."""
+    """Turns, streams and passes would be cut off, or a hung sweep be paid for by the hour."""
     assert {name: one["Timeout"] for name, one in dev_package.functions().items()} == {
         "APIHandler": 30,
         "Stream": 900,
         "TurnWorker": 900,
         "Sweep": 60,
+        "MemoryTick": 60,
+        "MemoryWorker": 900,
+        "MemoryIndex": 120,
         "Migrate": 300,
     }
 
@@ -119,25 +137,42 @@ def test_api_is_regional(dev_package: Package) -> None:
 
 
 @pytest.mark.parametrize("stage", ["dev", "prod"])
-def test_worker_takes_single_turns_from_the_stages_queue(
-    stage: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize(
+    ("worker", "queue_id", "name"),
+    [
+        pytest.param("TurnWorker", "TurnsQueue", "turns", id="turns"),
+        pytest.param("MemoryWorker", "MemoryQueue", "memory", id="passes"),
+    ],
+)
+def test_worker_takes_single_messages_from_the_stages_queue(
+    worker: str, queue_id: str, name: str, stage: str, request: pytest.FixtureRequest
 ) -> None:
     """Turns would wait for ever, run twice, be lost with their neighbour or in the other stage."""
     package: Package = request.getfixturevalue(f"{stage}_package")
-    (source,) = package.properties("TurnWorker")["Events"].values()
+    (source,) = package.properties(worker)["Events"].values()
     assert source["Type"] == "SQS"
-    assert source["Properties"]["Queue"] == {"Fn::Sub": "${TurnsQueue.Arn}"}
+    assert source["Properties"]["Queue"] == {"Fn::Sub": f"${{{queue_id}.Arn}}"}
     assert source["Properties"]["BatchSize"] == 1
+    queue = package.properties(queue_id)
+    assert package.text(queue["QueueName"]) == f"pal-{stage}-{name}"
+    assert queue["VisibilityTimeout"] >= package.properties(worker)["Timeout"] + 60
+    for function in package.functions().values():
+        variable = f"PAL_{name.upper()}_QUEUE"
+        assert function["Environment"]["Variables"][variable] == f"pal-{stage}-{name}"
+
+
+@pytest.mark.parametrize("stage", ["dev", "prod"])
+def test_turns_that_no_worker_survives_are_set_aside(
+    stage: str, request: pytest.FixtureRequest
+) -> None:
+    """A message that kills its worker would be given out for a day, before all others."""
+    package: Package = request.getfixturevalue(f"{stage}_package")
     queue = package.properties("TurnsQueue")
-    assert package.text(queue["QueueName"]) == f"pal-{stage}-turns"
-    assert queue["VisibilityTimeout"] >= package.properties("TurnWorker")["Timeout"] + 60
     dead = queue["RedrivePolicy"]["deadLetterTargetArn"]
     assert dead == {"Fn::Sub": "${TurnsDeadLetters.Arn}"}
     assert package.text(package.properties("TurnsDeadLetters")["QueueName"]) == (
         f"pal-{stage}-turns-dead"
     )
-    for function in package.functions().values():
-        assert function["Environment"]["Variables"]["PAL_TURNS_QUEUE"] == f"pal-{stage}-turns"
 
 
 def test_whoever_accepts_messages_knows_the_queue(dev_package: Package) -> None:
@@ -150,20 +185,45 @@ def test_whoever_accepts_messages_knows_the_queue(dev_package: Package) -> None:
     assert knowing == {"APIHandler", "Stream", "Sweep"}
 
 
-def test_sweep_comes_every_minute(dev_package: Package) -> None:
-    """A turn whose runner died, or whose dispatch was lost, would never be taken up."""
-    (event,) = dev_package.properties("Sweep")["Events"].values()
+def test_whoever_hands_passes_out_knows_their_queue(dev_package: Package) -> None:
+    """A tick would run every tenant's pass itself, in a minute; a long one would not be gone on."""
+    knowing = {
+        name
+        for name, one in dev_package.functions().items()
+        if one["Environment"]["Variables"].get("PAL_MEMORY_QUEUE_URL") == {"Ref": "MemoryQueue"}
+    }
+    assert knowing == {"MemoryTick", "MemoryWorker"}
+
+
+@pytest.mark.parametrize("function", ["Sweep", "MemoryTick", "MemoryIndex"])
+def test_what_looks_for_work_comes_every_minute(function: str, dev_package: Package) -> None:
+    """A turn whose runner died, or a tenant whose pass is due, would never be taken up."""
+    (event,) = dev_package.properties(function)["Events"].values()
     assert event == {"Type": "Schedule", "Properties": {"Schedule": "rate(1 minute)"}}
+
+
+def test_passes_cost_what_they_may(dev_package: Package) -> None:
+    """A failing tick would come three times, and a thousand passes would begin in one minute."""
+    worker = dev_package.properties("MemoryWorker")
+    for name in ("MemoryTick", "MemoryIndex"):
+        assert dev_package.properties(name)["EventInvokeConfig"] == {"MaximumRetryAttempts": 0}
+    (source,) = worker["Events"].values()
+    assert source["Properties"]["ScalingConfig"] == {"MaximumConcurrency": 10}
+    # Lambda would stop a function that sends to its own queue after the 16th time in a row
+    assert worker["RecursiveLoop"] == "Allow"
 
 
 # --- what functions may do ------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("function", "work", "login"),
     [
-        pytest.param("APIHandler", SEND | SEAL, "pal_app", id="api"),
+        pytest.param("APIHandler", SEND | SEAL | EMBED, "pal_app", id="api"),
         pytest.param("Stream", SEND | TURN, "pal_app", id="stream"),
         pytest.param("TurnWorker", TAKE | TURN, "pal_app", id="turn-worker"),
         pytest.param("Sweep", SEND, "pal_app", id="sweep"),
+        pytest.param("MemoryTick", SEND_PASS, "pal_app", id="memory-tick"),
+        pytest.param("MemoryWorker", TAKE_PASS | SEND_PASS | ASK, "pal_app", id="memory-worker"),
+        pytest.param("MemoryIndex", EMBED, "pal_app", id="memory-index"),
         pytest.param("Migrate", set(), "pal_owner", id="migrate"),
     ],
 )
@@ -209,7 +269,7 @@ def test_tenants_secrets_are_sealed_with_a_key_that_outlives_the_stack(
         for name, one in dev_package.functions().items()
         if one["Environment"]["Variables"].get("PAL_KMS_KEY") == {"Fn::Sub": VAULT_KEY}
     }
-    assert knowing == {"APIHandler", "Stream", "TurnWorker"}
+    assert knowing == {"APIHandler", "Stream", "TurnWorker", "MemoryWorker"}
 
 
 def test_every_function_has_its_log_group(dev_package: Package) -> None:

@@ -59,17 +59,17 @@ class Loop:
 class Node:
     """One process's worth of Palimpsest: services on a loop, and a gateway on a port if asked."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, sweeping: bool = False) -> None:
         self.settings = settings
         self.on = Loop()
-        self.services = self.on.run(self._start())
+        self.services = self.on.run(self._start(sweeping))
         self._server: uvicorn.Server | None = None
         self._serving: Future[None] | None = None
         self.base = ""
 
-    async def _start(self) -> Services:
+    async def _start(self, sweeping: bool) -> Services:
         made = Services.build(self.settings)
-        await made.start(sweeping=False)
+        await made.start(sweeping=sweeping)
         return made
 
     def run(self, coro: Coroutine[Any, Any, T], seconds: float = 30) -> T:
@@ -180,9 +180,9 @@ class Stack:
         """The first tenant's key, authenticated."""
         return self.node.run(self.node.services.auth.bearer(f"Bearer {self.key}"))
 
-    def another_node(self, **changes: Any) -> Node:
-        """Another process on the same database."""
-        node = Node(replace(self.settings, **changes))
+    def another_node(self, *, sweeping: bool = False, **changes: Any) -> Node:
+        """Another process on the same database, `sweeping` as the gateway does."""
+        node = Node(replace(self.settings, **changes), sweeping=sweeping)
         self._nodes.append(node)
         return node
 

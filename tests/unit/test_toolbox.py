@@ -561,6 +561,23 @@ def test_an_unknown_time_zone_is_named(zone: str) -> None:
     assert repr(zone) in outcome.text
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("remember", '{"topic": "home", "content": "Lives in Oslo."}'),
+        ("recall", '{"query": "home"}'),
+    ],
+)
+def test_without_a_memory_its_tools_say_so(name: str, arguments: str) -> None:
+    """Lost if red: a model that promises to remember what no one keeps."""
+
+    async def then(made: Toolbox) -> ToolOutcome:
+        return await made.call(wish(arguments, name), CONTEXT)
+
+    outcome: ToolOutcome = opened({"kind": "builtin", "name": name}, then=then)
+    assert outcome == ToolOutcome(text="There is no memory here.", is_error=True)
+
+
 def test_every_kind_of_definition_has_a_factory() -> None:
     """Lost if red: a kind that can be saved and never works."""
     schema = TypeAdapter(ToolDefinition).json_schema()

@@ -1,0 +1,68 @@
+-- told_of --
+-- Whom the person told something of in private; NULL where it was no one in particular.
+SELECT DISTINCT person_id FROM memory_distillates
+WHERE said_by = %(person)s AND group_id IS NULL
+
+-- erase_facts --
+-- What is about the person, and what they said in private of others. The rows that these had
+-- superseded are mended next, before the foreign key is looked at.
+WITH own AS (
+    SELECT id FROM memory_distillates
+    WHERE person_id = %(person)s OR (said_by = %(person)s AND group_id IS NULL)
+    ORDER BY id FOR UPDATE
+)
+DELETE FROM memory_distillates d USING own WHERE d.id = own.id
+RETURNING d.id
+
+-- mend_chains --
+-- Rows that had been superseded by what is gone: by the one of their topic that is active, or, where
+-- none is left, by the best of them, which is active again. RANK of memory.distill.shapes.
+WITH cut AS (
+    SELECT id, person_id, coalesce(group_id, '') AS place, topic_key,
+           first_value(id) OVER (
+               PARTITION BY person_id,
+                            CASE WHEN person_id IS NULL THEN coalesce(group_id, '') END, topic_key
+               ORDER BY CASE origin WHEN 'stated' THEN 3 WHEN 'inferred' THEN 1 ELSE 2 END DESC,
+                        said_at DESC, id DESC) AS best
+    FROM memory_distillates WHERE superseded_by = ANY (%(gone)s)
+), headed AS (
+    SELECT c.id, coalesce(a.id, c.best) AS head
+    FROM cut c LEFT JOIN memory_distillates a
+        ON a.tenant_id = pal.tenant() AND a.topic_key = c.topic_key AND a.superseded_by IS NULL
+       AND a.person_id IS NOT DISTINCT FROM c.person_id
+       AND (c.person_id IS NOT NULL OR coalesce(a.group_id, '') = c.place)
+)
+UPDATE memory_distillates d SET
+    superseded_by = nullif(h.head, d.id),
+    superseded_at = CASE WHEN h.head <> d.id THEN d.superseded_at END
+FROM headed h WHERE d.id = h.id
+
+-- unname_facts --
+-- What they said where others heard it stays, and no more as theirs.
+UPDATE memory_distillates SET said_by = NULL WHERE said_by = %(person)s
+
+-- erase_handles --
+-- Who is met by one of them from now on is someone new.
+DELETE FROM person_handles WHERE person_id = %(person)s
+
+-- erase_answers --
+-- Answers that are kept for calls that are made again.
+WITH ids AS (
+    SELECT id FROM people WHERE id = %(person)s OR merged_into = %(person)s
+)
+DELETE FROM idempotency_keys
+WHERE tenant_id = pal.tenant()
+  AND (scope = ANY (%(scopes)s)
+       OR scope IN (SELECT 'POST /v1/people/' || id || '/handles' FROM ids))
+  AND coalesce(answer->>'person_id', answer->>'id') IN (SELECT id FROM ids)
+
+-- sessions_of --
+SELECT id FROM sessions WHERE person_id = %(person)s ORDER BY id LIMIT %(most)s
+
+-- erase_events --
+DELETE FROM memory_events WHERE id IN (
+    SELECT id FROM memory_events WHERE person_id = %(person)s LIMIT %(most)s)
+
+-- erase_person --
+-- Those who were merged into them, and what of theirs was forgotten, go with them.
+DELETE FROM people WHERE id = %(person)s

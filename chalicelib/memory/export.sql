@@ -1,0 +1,44 @@
+-- merged_ids --
+SELECT id FROM people WHERE merged_into = %(person)s ORDER BY id
+
+-- forgotten --
+-- Of what was forgotten nothing is held but this.
+SELECT topic_key, forgotten_at FROM memory_forgotten WHERE person_id = %(person)s ORDER BY id
+
+-- facts --
+-- About the person or said by them, superseded ones as well. As many as are wanted and begin within
+-- the given bytes. `found` counts those that were looked at, so more than come tells that there is
+-- more; so do `events` and, of sessions, `page_messages`.
+SELECT id, person_id, said_by, group_id, topic, content, confidence, origin, source_kind,
+       session_id, event_id, said_at, created_at, updated_at, superseded_by, superseded_at,
+       total, found
+FROM (
+    SELECT d.*, octet_length(content) + 600 AS size,
+           sum(octet_length(content) + 600) OVER (ORDER BY id) AS total, count(*) OVER () AS found
+    FROM memory_distillates d
+    WHERE tenant_id = pal.tenant() AND (person_id = %(person)s OR said_by = %(person)s)
+      AND id > %(after)s
+    ORDER BY id LIMIT %(most)s
+) AS sized
+WHERE total - size < %(bytes)s
+ORDER BY id
+
+-- events --
+SELECT id, channel, kind, direction, content, occurred_at, ingested_at, external_id, group_id,
+       session_id, turn_id, metadata, total, found
+FROM (
+    SELECT sized.*, sum(size) OVER (ORDER BY id) AS total, count(*) OVER () AS found
+    FROM (
+        SELECT e.*, octet_length(content) + coalesce(octet_length(metadata::text), 0) + 500 AS size
+        FROM memory_events e
+        WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id > %(after)s
+        ORDER BY id LIMIT %(most)s
+    ) AS sized
+) AS counted
+WHERE total - size < %(bytes)s
+ORDER BY id
+
+-- session_ids --
+SELECT id FROM sessions
+WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id >= %(since)s
+ORDER BY id LIMIT %(most)s
