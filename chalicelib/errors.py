@@ -19,7 +19,8 @@
     │   ├── ProviderUnavailable     retryable: the next provider may be tried
     │   │   ├── ProviderDenied      the key or the model is refused: trying again is in vain
     │   │   └── ProviderUnsupported this model cannot take the request; nothing is wrong with it
-    │   └── ProviderRejected        the request itself was refused: it would be everywhere
+    │   ├── ProviderRejected        the request itself was refused: it would be everywhere
+    │   └── NoModel                 there is nothing but the stand-in, which will not do here
     └── TurnCancelled, TurnTimedOut ends of a turn that are nobody's fault
 
 Two edges map: a vendor's or the database's errors become these where they are caught, and these
@@ -157,6 +158,10 @@ class ProviderUnsupported(ProviderUnavailable):
 
 class ProviderRejected(ProviderError):
     code = "provider_rejected"
+
+
+class NoModel(ProviderError):
+    code = "no_model"
 
 
 class TurnCancelled(PalError):

@@ -89,6 +89,8 @@ class Services:
         models = Models(settings, tenant_keys=secrets.provider_keys)
         embedder = make_embedder(settings)
         indexer = None if embedder is None else Indexer(db, embedder)
+        # a vendor takes too long for a caller to wait: its vectors are made in the background
+        prompt_indexer = indexer if settings.embeddings == "wheel" else None
         search = Search(db, embedder)
         tools = ToolDeps(
             settings=settings,
@@ -118,9 +120,8 @@ class Services:
             secrets=secrets,
             agents=Agents(db, knows=models.knows, secrets=secrets),
             people=People(db),
-            # a vendor takes too long for a caller to wait: its vectors are made in the background
-            timeline=Timeline(db, indexer if settings.embeddings == "wheel" else None),
-            distillates=Distillates(db),
+            timeline=Timeline(db, prompt_indexer),
+            distillates=Distillates(db, prompt_indexer),
             distiller=distiller,
             search=search,
             embedder=embedder,

@@ -34,7 +34,7 @@ from tests.distillation.corpus import Transcript, load_corpus
 from tests.distillation.judge import Tally, Verdict, judge
 from tests.distillation.reading import Parts, know_people, known_facts, read_conversation
 
-OFFLINE = "The offline stand-in is no model: it distils nothing, so that every figure is zero."
+OFFLINE = "the offline stand-in is no model; give --model or set PAL_PROVIDERS."
 
 
 @dataclass
@@ -280,7 +280,8 @@ def main() -> int:
         places = settings.providers_fast or settings.providers
         chain = ",".join(f"{name}:{model}" for name, model in places) or "offline:offline"
         if all(one.startswith("offline:") for one in chain.split(",")):
-            print(OFFLINE, file=sys.stderr)
+            print(f"not started: {OFFLINE}", file=sys.stderr)
+            return 2
         began = time.monotonic()
         with (
             tempfile.TemporaryDirectory(prefix="pal-eval-", ignore_cleanup_errors=True) as folder,

@@ -8,6 +8,10 @@ BEGIN
         RETURN;
     END IF;
 
+    -- all locks at first, as in the migrations
+    LOCK TABLE pal.tenants, pal.memory_events IN SHARE ROW EXCLUSIVE MODE;
+    LOCK TABLE pal.memory_distillates IN ACCESS EXCLUSIVE MODE;
+
     CREATE TABLE pal.memory_vectors (
         tenant_id text COLLATE "C" NOT NULL,
         event_id  text COLLATE "C" NOT NULL,

@@ -9,6 +9,7 @@ from chalicelib.errors import Conflict, InvalidField, NotFound, Unavailable
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import is_id, new_id
 from chalicelib.memory import people
+from chalicelib.memory.facts import hold_unattached
 from chalicelib.memory.handles import Handle
 from chalicelib.memory.people import Person
 from chalicelib.sessions.prompt import rfc3339
@@ -112,6 +113,8 @@ class People:
                 return dict(before)
             now = await _locked(tx, source, target)
             if now[source] != now[target]:
+                if await people.told_of_no_one(tx, now[source]):
+                    await hold_unattached(tx)
                 await people.merge_person(tx, source=now[source], target=now[target])
             answer = await shown(tx, now[target])
             await finish_once(tx, once, answer)

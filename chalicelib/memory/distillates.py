@@ -12,6 +12,7 @@ from chalicelib.memory import facts, people
 from chalicelib.memory.directory import survivor
 from chalicelib.memory.distill.refusals import refusal
 from chalicelib.memory.distill.shapes import Fact
+from chalicelib.memory.embedder import Indexer, embed_quietly
 from chalicelib.memory.facts import Distillate, write_facts
 from chalicelib.memory.topics import fold_topic
 from chalicelib.sessions.prompt import rfc3339
@@ -27,8 +28,8 @@ _TRIES: Final = 5
 class Distillates:
     """What is known, a fact a topic of each person."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, indexer: Indexer | None = None) -> None:
+        self._db, self._indexer = db, indexer
 
     async def history(self, caller: Principal, distillate_id: str) -> list[dict[str, Any]]:
         """The whole chain that a fact belongs to, the newest first. Raises NotFound."""
@@ -84,6 +85,8 @@ class Distillates:
             assert stands is not None
             answer = _body(stands)
             await finish_once(tx, once, answer)
+        if self._indexer is not None:
+            await embed_quietly(self._indexer.embed_distillates(caller.tenant_id, [stands.id]))
         return answer
 
     async def list(

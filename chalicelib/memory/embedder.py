@@ -8,13 +8,13 @@ pgvector there is nothing to do.
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, LiteralString
 
 from chalicelib.db import Database, load_queries
 from chalicelib.embeddings import DIMENSIONS, Embedder, Vector
 from chalicelib.embeddings.base import TEXT_BYTES
-from chalicelib.errors import ProviderError
+from chalicelib.errors import PalError, ProviderError
 
 _QUERIES: Final = load_queries(__file__, "embedder.sql")
 _log = logging.getLogger(__name__)
@@ -207,6 +207,15 @@ class Indexer:
             "id": place[1],
             "unwritten": sorted(unwritten),
         }
+
+
+async def embed_quietly(making: Awaitable[int]) -> None:
+    """Make vectors of what has just been written; where that fails, the background does it."""
+    try:
+        await making
+    except PalError as exc:
+        extra = {"action": "embedding_failed", "error": type(exc).__name__}
+        _log.warning("written without vectors", extra=extra)
 
 
 def fact_text(topic: str, content: str) -> str:

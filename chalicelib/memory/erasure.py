@@ -39,6 +39,8 @@ class Erasure:
         """Delete the person whom this id leads to, and all of theirs. Raises NotFound."""
         for _ in range(_TRIES):
             person = await self._forget(caller, person_id)
+            if person is None:
+                continue  # merged, or heard of by another, while this waited for them
             await self._delete_sessions(caller, person)
             await self._delete_events(caller, person)
             if await self._delete(caller, person):
@@ -47,11 +49,11 @@ class Erasure:
             # something of theirs was written meanwhile: a turn's end, a fact of a running pass
         raise Unavailable("Something of this person is being written; try again.", retry_after=1)
 
-    async def _forget(self, caller: Principal, person_id: str) -> str:
+    async def _forget(self, caller: Principal, person_id: str) -> str | None:
         async with self._db.tenant(caller.tenant_id) as tx:
             person = await survivor(tx, person_id)
             if not await _hold(tx, person):
-                raise Unavailable("This person is being merged; try again.", retry_after=1)
+                return None
             await tx.execute(_QUERIES["erase_answers"], {"person": person, "scopes": _SCOPES})
             await tx.execute(_QUERIES["erase_handles"], {"person": person})
             await _forget_facts(tx, person)
@@ -73,6 +75,7 @@ class Erasure:
         gone = _BATCH
         while gone == _BATCH:
             async with self._db.tenant(caller.tenant_id) as tx:
+                await people.lock_people(tx, [person])  # a merge moves the same events
                 gone = (await tx.execute(_QUERIES["erase_events"], values)).rowcount
 
     async def _delete(self, caller: Principal, person: str) -> bool:
@@ -80,7 +83,10 @@ class Erasure:
             async with self._db.tenant(caller.tenant_id) as tx:
                 if not await _hold(tx, person):
                     return False
+                # a merge may have moved more here; who uses one is waited for here, and not below
+                await tx.execute(_QUERIES["erase_handles"], {"person": person})
                 await _forget_facts(tx, person)
+                await tx.execute(_QUERIES["erase_tombstones"], {"person": person})
                 await tx.execute(_QUERIES["erase_person"], {"person": person})
         except psycopg.errors.ForeignKeyViolation:
             return False
@@ -88,13 +94,20 @@ class Erasure:
 
 
 async def _hold(tx: Tx, person: str) -> bool:
-    """Lock the person, and those whose facts change with theirs; False if it is no one any more."""
+    """Lock the person, and those whose facts change with theirs; False if these are others now."""
+    others, _ = await _told_of(tx, person)
+    locked = await people.lock_people(tx, {person, *others})
+    others, of_no_one = await _told_of(tx, person)
+    if of_no_one:
+        await hold_unattached(tx)
+    return {person, *others} <= locked
+
+
+async def _told_of(tx: Tx, person: str) -> tuple[set[str], bool]:
+    """Whom the person told something of in private, and whether of no one known as well."""
     cur = await tx.execute(_QUERIES["told_of"], {"person": person})
     others = {row[0] for row in await cur.fetchall()}
-    if None in others:
-        await hold_unattached(tx)
-    locked = await people.lock_people(tx, {person, *others} - {None})
-    return person in locked
+    return others - {None}, None in others
 
 
 async def _forget_facts(tx: Tx, person: str) -> None:

@@ -37,13 +37,22 @@ UPDATE memory_distillates d SET
     superseded_at = CASE WHEN h.head <> d.id THEN d.superseded_at END
 FROM headed h WHERE d.id = h.id
 
+-- erase_tombstones --
+-- Of friends whom the person told of; their own go with them.
+DELETE FROM memory_forgotten
+WHERE person_id IS NULL AND split_part(topic_key, E'\x1f', 3) = %(person)s
+
 -- unname_facts --
 -- What they said where others heard it stays, and no more as theirs.
 UPDATE memory_distillates SET said_by = NULL WHERE said_by = %(person)s
 
 -- erase_handles --
 -- Who is met by one of them from now on is someone new.
-DELETE FROM person_handles WHERE person_id = %(person)s
+WITH own AS (
+    SELECT channel, handle FROM person_handles WHERE person_id = %(person)s
+    ORDER BY channel, handle FOR UPDATE
+)
+DELETE FROM person_handles h USING own WHERE h.channel = own.channel AND h.handle = own.handle
 
 -- erase_answers --
 -- Answers that are kept for calls that are made again.

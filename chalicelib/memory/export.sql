@@ -2,8 +2,11 @@
 SELECT id FROM people WHERE merged_into = %(person)s ORDER BY id
 
 -- forgotten --
--- Of what was forgotten nothing is held but this.
-SELECT topic_key, forgotten_at FROM memory_forgotten WHERE person_id = %(person)s ORDER BY id
+-- Of what was forgotten nothing is held but this; also of friends whom the person told of.
+SELECT split_part(topic_key, E'\x1f', 1), forgotten_at FROM memory_forgotten
+WHERE person_id = %(person)s
+   OR (person_id IS NULL AND split_part(topic_key, E'\x1f', 3) = %(person)s)
+ORDER BY id
 
 -- facts --
 -- About the person or said by them, superseded ones as well. As many as are wanted and begin within

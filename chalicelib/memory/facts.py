@@ -4,8 +4,9 @@ The caller owns the transaction. Locks are taken in one order: people, what is a
 sessions, events, distillates.
 """
 
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -15,7 +16,7 @@ from chalicelib.errors import Unavailable
 from chalicelib.memory import people
 from chalicelib.memory.distill.shapes import Fact, Known, Origin, SourceKind
 from chalicelib.memory.supersession import Row, settle
-from chalicelib.memory.topics import content_key
+from chalicelib.memory.topics import content_key, moved_key
 
 _QUERIES: Final = load_queries(__file__, "facts.sql")
 
@@ -42,26 +43,23 @@ class Distillate:
     superseded_at: datetime | None
 
 
-async def write_facts(tx: Tx, facts: Sequence[Fact], *, dropped: Counter[str] | None = None) -> int:
+async def write_facts(
+    tx: Tx, facts: Sequence[Fact], *, dropped: Counter[str] | None = None, in_pass: bool = False
+) -> int:
     """Let facts take their places, whoever their people are by now: how many were persisted.
 
     What was inserted or said once more counts as that. What is not written is counted in `dropped`,
     by reason: of a person or a source that was deleted (`gone`), `forgotten` since it was said,
-    `outranked` by what is there, or `known` from an earlier reading. Raises Unavailable.
+    `outranked` by what is there, or `known` from an earlier reading. `in_pass`: the caller ends a
+    slice after this, whose row is the one that `hold_unattached` locks. Raises Unavailable.
     """
     lost: Counter[str] = Counter() if dropped is None else dropped
     named = [one for fact in facts for one in (fact.person_id, fact.said_by) if one is not None]
     now = await _locked(tx, named)
-    if any(one.person_id is None for one in facts):
+    if in_pass or any(one.person_id is None for one in facts):
         await hold_unattached(tx)
     kept = [
-        replace(
-            one,
-            person_id=one.person_id and now[one.person_id],
-            said_by=now.get(one.said_by or ""),
-        )
-        for one in facts
-        if one.person_id is None or one.person_id in now
+        _of_those_now(one, now) for one in facts if one.person_id is None or one.person_id in now
     ]
     kept = await _with_sources(tx, kept)
     lost["gone"] += len(facts) - len(kept)
@@ -130,7 +128,7 @@ async def list_distillates(
     values = {
         "person_id": person_id,
         "topic_key": topic_key,
-        "words": text and [people.like(word) for word in text.lower().split()],
+        "words": text and [people.like(word) for word in _searched(text)],
         "updated": before and before[0],
         "id": before and before[1],
         "most": most,
@@ -155,6 +153,11 @@ async def forget_chain(tx: Tx, chain: Sequence[Distillate]) -> None:
     await tx.execute(_QUERIES["delete_chain"], {"ids": ids})
 
 
+def _searched(text: str) -> list[str]:
+    """The words of a text as the database folds what it compares them with."""
+    return unicodedata.normalize("NFKC", text).lower().split()
+
+
 async def _locked(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
     """Who these are by now, locked against a merge and their end; the deleted are left out."""
     wanted = sorted(set(ids))
@@ -164,6 +167,16 @@ async def _locked(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
             return now
         # one was merged or deleted while this waited for it
     raise Unavailable("These people are being merged; try again.", retry_after=1)
+
+
+def _of_those_now(fact: Fact, now: Mapping[str, str]) -> Fact:
+    """The fact with those who its people are by now; a speaker who is gone is no one."""
+    speaker = now.get(fact.said_by or "")
+    key = fact.topic_key
+    if fact.person_id is None and fact.said_by and speaker:
+        key = moved_key(key, place=fact.said_by, to=speaker)
+    person = fact.person_id and now[fact.person_id]
+    return replace(fact, person_id=person, said_by=speaker, topic_key=key)
 
 
 async def _with_sources(tx: Tx, facts: Sequence[Fact]) -> list[Fact]:

@@ -35,10 +35,8 @@ WHERE EXISTS (
 
 -- lock_rows --
 -- Of these people and topics the active rows, and those that were said at one of these times.
-SELECT id, person_id, said_by, group_id, topic, topic_key, content, confidence, origin,
-       source_kind, session_id, event_id, key_id, said_at, superseded_by
-FROM memory_distillates
-WHERE id IN (
+-- Joined and not looked for by IN: of that, a row that changes while this waits for it is lost.
+WITH wanted AS MATERIALIZED (
     SELECT id FROM memory_distillates
     WHERE person_id = ANY (%(people)s::text[]) AND topic_key = ANY (%(topic_keys)s::text[])
       AND (superseded_by IS NULL OR said_at = ANY (%(said)s::timestamptz[]))
@@ -48,7 +46,10 @@ WHERE id IN (
       AND topic_key = ANY (%(topic_keys)s::text[])
       AND (superseded_by IS NULL OR said_at = ANY (%(said)s::timestamptz[]))
 )
-ORDER BY id FOR NO KEY UPDATE
+SELECT d.id, d.person_id, d.said_by, d.group_id, d.topic, d.topic_key, d.content, d.confidence,
+       d.origin, d.source_kind, d.session_id, d.event_id, d.key_id, d.said_at, d.superseded_by
+FROM wanted w JOIN memory_distillates d ON d.tenant_id = pal.tenant() AND d.id = w.id
+ORDER BY d.id FOR NO KEY UPDATE OF d
 
 -- supersede --
 UPDATE memory_distillates d SET superseded_by = g.successor, superseded_at = now()

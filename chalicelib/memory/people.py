@@ -123,6 +123,12 @@ async def lock_people(tx: Tx, ids: Iterable[str]) -> set[str]:
     return {row[0] for row in await cur.fetchall()}
 
 
+async def told_of_no_one(tx: Tx, person_id: str) -> bool:
+    """Whether this person is known to have told of anyone who is not known."""
+    cur = await tx.execute(_QUERIES["told_of_no_one"], {"source": person_id})
+    return await cur.fetchone() is not None
+
+
 async def merge_person(tx: Tx, *, source: str, target: str) -> None:
     """Move all that refers to `source` to `target`, both locked, and leave a redirect."""
     values = {"source": source, "target": target}

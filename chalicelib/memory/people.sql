@@ -108,40 +108,64 @@ UPDATE sessions s SET person_id = %(target)s FROM own WHERE s.id = own.id
 UPDATE memory_events SET person_id = %(target)s WHERE person_id = %(source)s
 
 -- settle_facts --
--- Of two that are active on one topic, the lesser is superseded by the other, as `settle` of
--- supersession.py has it.
-WITH both_of AS (
-    SELECT s.id AS source, t.id AS target,
+-- Of two that are active on one topic, theirs or of a friend whom both told of in private, the
+-- lesser is superseded by the other, as `settle` of supersession.py has it.
+WITH pairs AS (
+    SELECT s.id AS source, t.id AS target
+    FROM memory_distillates s JOIN memory_distillates t
+        ON t.tenant_id = s.tenant_id AND t.person_id = %(target)s AND t.topic_key = s.topic_key
+    WHERE s.person_id = %(source)s AND s.superseded_by IS NULL AND t.superseded_by IS NULL
+    UNION ALL
+    SELECT s.id, t.id
+    FROM memory_distillates s JOIN memory_distillates t
+        ON t.tenant_id = s.tenant_id AND t.said_by = %(target)s AND t.person_id IS NULL
+       AND t.topic_key = replace(s.topic_key, E'\x1f' || %(source)s, E'\x1f' || %(target)s)
+    WHERE s.said_by = %(source)s AND s.person_id IS NULL AND s.topic_key <> t.topic_key
+      AND s.superseded_by IS NULL AND t.superseded_by IS NULL
+), both_of AS (
+    SELECT p.source, p.target,
            (array_position('{inferred,observed,stated}', replace(s.origin, 'promoted', 'observed')),
             s.said_at)
          > (array_position('{inferred,observed,stated}', replace(t.origin, 'promoted', 'observed')),
             t.said_at) AS source_stands
-    FROM memory_distillates s JOIN memory_distillates t
-        ON t.tenant_id = s.tenant_id AND t.person_id = %(target)s AND t.topic_key = s.topic_key
-    WHERE s.person_id = %(source)s AND s.superseded_by IS NULL AND t.superseded_by IS NULL
-), lesser AS (
+    FROM pairs p JOIN memory_distillates s ON s.tenant_id = pal.tenant() AND s.id = p.source
+    JOIN memory_distillates t ON t.tenant_id = pal.tenant() AND t.id = p.target
+), lesser AS MATERIALIZED (
     SELECT CASE WHEN source_stands THEN target ELSE source END AS id,
            CASE WHEN source_stands THEN source ELSE target END AS successor
     FROM both_of
 ), held AS (
-    SELECT id FROM memory_distillates WHERE id IN (SELECT id FROM lesser)
-    ORDER BY id FOR NO KEY UPDATE
+    -- joined, as `lock_rows` of facts.sql does
+    SELECT d.id FROM lesser l JOIN memory_distillates d
+        ON d.tenant_id = pal.tenant() AND d.id = l.id
+    ORDER BY d.id FOR NO KEY UPDATE OF d
 )
 UPDATE memory_distillates d SET superseded_by = l.successor, superseded_at = now()
 FROM held JOIN lesser l USING (id) WHERE d.id = held.id
 
+-- told_of_no_one --
+SELECT FROM memory_distillates WHERE said_by = %(source)s AND person_id IS NULL LIMIT 1
+
 -- move_facts --
+-- Whose friend someone is who is not known stands in the key of their topics.
 WITH held AS (
     SELECT id FROM memory_distillates WHERE person_id = %(source)s OR said_by = %(source)s
     ORDER BY id FOR NO KEY UPDATE
 )
 UPDATE memory_distillates d SET
     person_id = CASE d.person_id WHEN %(source)s THEN %(target)s ELSE d.person_id END,
-    said_by = CASE d.said_by WHEN %(source)s THEN %(target)s ELSE d.said_by END
+    said_by = CASE d.said_by WHEN %(source)s THEN %(target)s ELSE d.said_by END,
+    topic_key = CASE WHEN d.person_id IS NULL
+        THEN replace(d.topic_key, E'\x1f' || %(source)s, E'\x1f' || %(target)s)
+        ELSE d.topic_key END
 FROM held WHERE d.id = held.id
 
 -- move_forgotten --
-UPDATE memory_forgotten SET person_id = %(target)s WHERE person_id = %(source)s
+UPDATE memory_forgotten SET
+    person_id = CASE person_id WHEN %(source)s THEN %(target)s ELSE person_id END,
+    topic_key = replace(topic_key, E'\x1f' || %(source)s, E'\x1f' || %(target)s)
+WHERE person_id = %(source)s
+   OR (person_id IS NULL AND strpos(topic_key, E'\x1f' || %(source)s) > 0)
 
 -- redirect --
 -- With those who had been merged into this one, so that a redirect is one step, always.

@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,15 +14,13 @@ from psycopg.types.json import Jsonb
 
 from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx, load_queries
-from chalicelib.errors import PalError
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import new_id
-from chalicelib.memory.embedder import Indexer
+from chalicelib.memory.embedder import Indexer, embed_quietly
 from chalicelib.memory.handles import Handle
 from chalicelib.memory.people import resolve_people
 
 _QUERIES: Final = load_queries(__file__, "timeline.sql")
-_log = logging.getLogger(__name__)
 
 Direction = Literal["inbound", "outbound"]
 
@@ -72,12 +69,7 @@ class Timeline:
             answer = {"inserted": len(inserted), "duplicates": len(events) - len(inserted)}
             await finish_once(tx, once, answer)
         if self._indexer is not None:
-            try:
-                await self._indexer.embed_events(caller.tenant_id, inserted)
-            except PalError as exc:
-                # the events are in, and the background makes what lacks
-                extra = {"action": "embedding_failed", "error": type(exc).__name__}
-                _log.warning("ingested without vectors", extra=extra)
+            await embed_quietly(self._indexer.embed_events(caller.tenant_id, inserted))
         return answer
 
 

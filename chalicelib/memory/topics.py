@@ -18,15 +18,20 @@ def fold_topic(topic: str) -> str:
 
 
 def unattached_key(topic: str, *, name: str, place: str) -> str:
-    """The key of a topic of someone who is not known: without a `name`, the topic alone.
+    """The key of a topic of someone who is not known; never one of what is about no one at all.
 
-    `name` is what they are called: it keeps one friend's facts from another's. `place` keeps two
-    people's friends of one name apart: in private it is who speaks, in a group, whose members mean
-    the same one, it is empty.
+    So no stranger's word takes the place of what a caller has had remembered. `name` is what they
+    are called: it keeps one friend's facts from another's; of whoever speaks it is empty. `place`
+    keeps two people's friends of one name apart: in private it is who speaks, in a group, whose
+    members mean the same one, it is empty.
     """
-    if not fold_name(name):
-        return fold_topic(topic)
     return _APART.join((fold_topic(topic), fold_name(name), place))
+
+
+def moved_key(key: str, *, place: str, to: str) -> str:
+    """A key with another place, if it is of that place: one whose id this was has been merged."""
+    parts = key.split(_APART)
+    return _APART.join((*parts[:-1], to)) if parts[1:] and parts[-1] == place else key
 
 
 def fold_content(content: str) -> str:

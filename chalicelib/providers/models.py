@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Final, Literal
 
 from chalicelib.config import Settings, SettingsError, provider_variable
-from chalicelib.errors import PalError, ProviderDenied, ProviderUnavailable
+from chalicelib.errors import NoModel, PalError, ProviderDenied, ProviderUnavailable
 from chalicelib.providers.base import ModelEvent, ModelRequest, Provider, ProviderOptions
 from chalicelib.providers.breaker import Breaker
 from chalicelib.providers.chain import Chain
@@ -94,15 +94,21 @@ class Models:
         specs: Sequence[str] = (),
         role: Literal["primary", "fast"] = "primary",
         own_keys: bool = False,
+        stand_in: bool = True,
     ) -> Provider:
         """The chain of these `provider:model` texts, or of the settings where there are none.
 
         `own_keys` says that the tenant may have keys of its own; they win over the platform's.
-        The chain is not to be closed; what cannot be called is a failed attempt of it.
+        The chain is not to be closed; what cannot be called is a failed attempt of it. Without
+        `stand_in` the offline one is left out: raises NoModel where that leaves nothing.
         """
         settings = self._settings
         own = await self._own(tenant_id) if own_keys else {}
         chosen = [_place(spec) for spec in specs] or self._chosen(role)
+        if not stand_in:
+            chosen = [place for place in chosen if place[0] != "offline"]
+            if not chosen:
+                raise NoModel("No model is configured; set PAL_PROVIDERS.")
         links = [await self._link(await self._identity(*place, own)) for place in chosen]
         return Chain(
             links, retries=settings.provider_retries, retry_wait=settings.provider_retry_wait

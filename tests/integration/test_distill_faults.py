@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, LiteralString
@@ -15,11 +16,13 @@ import psycopg
 import pytest
 
 from chalicelib import telemetry
-from chalicelib.errors import InProgress, ProviderUnavailable
-from chalicelib.providers import ModelRequest
+from chalicelib.config import Settings
+from chalicelib.errors import InProgress, PalError, ProviderUnavailable
+from chalicelib.providers import ModelRequest, Models
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.distilling import Memory, ScriptedModels, fact, item, rows, told
 from tests.support.stack import Stack
+from tests.support.waiting import until
 
 SECRET_WORDS = ("okapi", "Oslo", "zebra")
 PROGRAM = """
@@ -192,6 +195,40 @@ def test_answer_that_cannot_be_read_is_asked_for_again_once(
     assert len({one.system + one.messages[0].content for one in models.asked}) == 4
 
 
+def test_answer_that_is_too_long_is_asked_for_in_halves(
+    memory: Memory, models: ScriptedModels
+) -> None:
+    """Lost if red: every pass of a tenant, from the first hour in which much was said."""
+    texts = [f"I keep {number} goats there." for number in range(10, 20)]
+    memory.ingest(*(memory.event(text, "zoe", n / 100) for n, text in enumerate(texts)))
+    for number, text in enumerate(texts):
+        models.read(text, item(f"goats {number}", text))
+    models.longest = len(told(*(item("goats 0", text) for text in texts[:3])))
+    done = memory.distil(models)
+    assert (done.found, done.more) == (len(texts) + 2, False)
+    assert memory.contents() >= set(texts)
+
+
+def test_message_whose_answer_is_always_too_long_fails_the_pass(
+    memory: Memory, models: ScriptedModels, stack: Stack
+) -> None:
+    """Lost if red: a loop without end, or a fact that was cut in the middle."""
+    before = whole(stack)
+    models.longest = 5
+    with pytest.raises(PalError, match="could not be read"):
+        memory.distil(models)
+    assert whole(stack) == before
+
+
+def test_without_a_model_nothing_is_read(memory: Memory, models: ScriptedModels) -> None:
+    """Lost if red: all that was said before there was a model, read by the stand-in for nothing."""
+    for places in ((), (("offline", "offline"),)):
+        stand_in = Models(Settings(providers=places))
+        done = memory.distil(stand_in)  # type: ignore[arg-type]
+        assert (done.found, done.more, done.events) == (0, False, 0)
+    assert memory.distil(models).found == 2
+
+
 def test_bad_confidence_never_stops_the_rest(
     memory: Memory, models: ScriptedModels, stack: Stack
 ) -> None:
@@ -323,6 +360,32 @@ def test_writer_that_waits_for_a_lock_holds_no_one_up(
     stack.node.run(all_at_once())
     active = memory.active(person_id=people[0])
     assert len({one["topic"] for one in active}) == len(active) == 5
+
+
+def test_pass_waits_for_its_own_row_before_it_locks_others(
+    memory: Memory, models: ScriptedModels, stack: Stack
+) -> None:
+    """Lost if red: a pass and the deletion of a person, that wait for one another."""
+    memory.say("I moved to Oslo.", "ann")
+    models.read("Oslo", item("home", "Moved to Oslo.", line=1))
+    memory.write(fact("Lyon", memory.whose("ann"), 0))
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(stack.database.direct, prepare_threshold=None) as held:
+        held.execute("SELECT pal.enter(%s, '')", (stack.tenant,))
+
+        async def hold(request: ModelRequest) -> str:
+            held.execute("SELECT FROM memory_passes FOR UPDATE")
+            return await models.answer(request)
+
+        models.script = [hold]
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(memory.distil, models)
+            until(lambda: stack.database.one(waiting, stack.database.name) == 1)
+            held.execute("SELECT FROM memory_distillates FOR UPDATE NOWAIT")
+            held.commit()
+            assert done.result(20).found == 3
 
 
 @pytest.fixture

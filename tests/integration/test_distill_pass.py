@@ -254,6 +254,26 @@ def test_speaker_of_the_chunk_is_meant_before_namesakes(
     assert active["person_id"] == memory.whose("b")
 
 
+@pytest.mark.parametrize("group", [None, "team"])
+def test_word_of_a_stranger_takes_no_ones_place(
+    memory: Memory, models: ScriptedModels, group: str | None
+) -> None:
+    """Lost if red: what everyone is to be told, to any visitor who says otherwise.
+
+    Those who are not known are no one, of whom there is one row a topic (the contract).
+    """
+    memory.remember("The office closes at five.", topic="office hours", group_id=group)
+    models.read("midnight", item("office hours", "The office closes at midnight."))
+    models.read("nine", item("Office_Hours", "The office closes at nine."))
+    memory.say("The office closes at midnight.", None, 9_000, channel="a", group_id=group)
+    memory.say("The office closes at nine.", None, 9_001, channel="b", group_id=group)
+    memory.distil(models)
+    assert memory.contents(topic="office hours") == {
+        "The office closes at five.",
+        "The office closes at nine.",
+    }
+
+
 def test_facts_of_two_friends_do_not_supersede_one_another(
     memory: Memory, models: ScriptedModels
 ) -> None:
@@ -426,8 +446,8 @@ def test_chain_is_the_fast_one_with_the_tenants_keys(
     memory.say("Hello again.", "ann", 1)
     memory.distil(models)
     assert models.chains == [
-        {"tenant_id": stack.tenant, "role": "fast", "own_keys": False},
-        {"tenant_id": stack.tenant, "role": "fast", "own_keys": True},
+        {"tenant_id": stack.tenant, "role": "fast", "own_keys": own, "stand_in": False}
+        for own in (False, True)
     ]
 
 
@@ -546,6 +566,13 @@ def test_tenant_is_due_by_the_interval(
     memory.say("Hello again.", "ann", 1)
     assert due(3_600) == []
     assert due(0) == [stack.tenant]
+    # whoever asks each minute, and a second early once, must not wait for another minute
+    stack.database.rows(
+        "UPDATE pal.memory_passes SET began_at = now() - interval '58 s', ended_at = now()"
+    )
+    assert due(60) == [stack.tenant]
+    stack.database.rows("UPDATE pal.memory_passes SET began_at = now() - interval '50 s'")
+    assert due(60) == []
 
 
 # ── at the same time ────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,9 @@ import pytest
 
 from chalicelib.errors import IdempotencyConflict, InvalidField, NotFound
 from chalicelib.idempotency import Once
+from chalicelib.memory.distill.shapes import Fact
 from chalicelib.memory.facts import active_facts
+from chalicelib.memory.topics import unattached_key
 from tests.support.distilling import MONDAY, Memory, fact, rows
 from tests.support.stack import Stack
 from tests.support.waiting import until
@@ -127,6 +129,63 @@ def test_tombstone_of_no_one_is_its_groups(memory: Memory) -> None:
     memory.forget(memory.active()[0]["id"])
     assert memory.write(fact("Rome", None, group_id="family")) == 0
     assert memory.write(fact("Rome", None, group_id="team"), fact("Rome", None)) == 2
+
+
+def test_merge_brings_together_what_each_told_of_a_friend(memory: Memory, ann: str) -> None:
+    """Lost if red: where a friend lives now, beside where they lived; or that it was forgotten."""
+    other = memory.person("Annie")
+
+    def of_jack(content: str, by: str, day: float, topic: str = "home") -> Fact:
+        key = unattached_key(topic, name="Jack", place=by)
+        return fact(content, None, day, topic=topic, topic_key=key, said_by=by)
+
+    memory.write(of_jack("Jack lives in Rome.", ann, 0), of_jack("Jack is a cook.", ann, 0, "job"))
+    [job] = memory.active(topic="job")
+    memory.forget(job["id"])
+    memory.write(of_jack("Jack lives in Oslo.", other, 7))
+    memory.merge(ann, other)
+    [active] = memory.active()
+    assert active["content"] == "Jack lives in Oslo."
+    assert memory.write(of_jack("Jack lives in Bonn.", other, 9)) == 1
+    [active] = memory.active()
+    past = [one["content"] for one in memory.history(active["id"])]
+    assert past == ["Jack lives in Bonn.", "Jack lives in Oslo.", "Jack lives in Rome."]
+    assert memory.write(of_jack("Jack is a baker.", other, 0, "job")) == 0
+    # read before the merge, written after it
+    assert memory.write(of_jack("Jack lives in Kiel.", ann, 11)) == 1
+    assert memory.contents() == {"Jack lives in Kiel."}
+
+
+@pytest.mark.parametrize("merging", [False, True])
+def test_rows_that_change_while_they_are_waited_for_are_not_lost(
+    memory: Memory, stack: Stack, ann: str, merging: bool
+) -> None:
+    """Lost if red: a pass or a merge, to the merge of another who told of the same person."""
+    other = memory.person("Annie")
+    topics = ("a", "b", "c", "d")
+    memory.write(*(fact("old", ann, 0, topic=one) for one in topics))
+    newer = [fact("new", other if merging else ann, 1, topic=one) for one in topics]
+    if merging:
+        memory.write(*newer)
+    # many others, so that the plan is as in a database in use
+    memory.write(*(fact("x", None, topic=f"t{n}", said_by=None) for n in range(1_000)))
+    stack.database.rows("ANALYZE pal.memory_distillates")
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(stack.database.direct, prepare_threshold=None) as held:
+        held.execute("SELECT pal.enter(%s, '')", (stack.tenant,))
+        held.execute("UPDATE memory_distillates SET said_by = NULL WHERE topic IN ('b', 'd')")
+        with ThreadPoolExecutor(1) as pool:
+            if merging:
+                done = pool.submit(memory.merge, ann, other)
+            else:
+                done = pool.submit(memory.write, *newer)
+            until(lambda: stack.database.one(waiting, stack.database.name) == 1)
+            held.commit()
+            done.result(20)
+    active = memory.active(person_id=other if merging else ann)
+    assert [one["content"] for one in active] == ["new"] * 4
 
 
 def test_forget_waits_for_the_write_beside_it(memory: Memory, stack: Stack, ann: str) -> None:
@@ -255,6 +314,8 @@ def test_list_finds_by_words_and_is_paged(memory: Memory, ann: str) -> None:
     assert memory.contents(text="NUMBER 3") == {"number 3"}
     assert memory.contents(text="topic umbe 4") == {"number 4"}
     assert memory.contents(text="100%") == memory.contents(text="ünder_") != set()
+    for spelt in ("U\u0308NDER_", "ｕ\u0308nder＿scores", "１００％"):
+        assert memory.contents(text=spelt) == {"100% sure of Ünder_scores"}
     assert memory.active(text="number_3") == memory.active(text="nothing") == []
     assert memory.active(person_id=NO_PERSON) == memory.active(person_id="x") == []
     whole, paged, before = memory.active(), [], None

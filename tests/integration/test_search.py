@@ -1,6 +1,7 @@
 """Search on a real Postgres: what is found by its words, in which language, and whose it is."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,11 +11,13 @@ import psycopg
 import pytest
 
 from chalicelib.auth import Principal
-from chalicelib.db import Database
+from chalicelib.db import Database, Tx
 from chalicelib.memory.handles import read_handle
 from chalicelib.memory.search import Search
 from chalicelib.memory.search.english import FORMS
-from chalicelib.memory.search.episodes import SCOPE_AT_MOST
+from chalicelib.memory.search.episodes import SCOPE_AT_MOST, Scope, read_terms
+from chalicelib.memory.search.facts import find_facts
+from chalicelib.memory.search.nearness import near_events, write_vector
 from chalicelib.memory.search.ranking import TALK
 from chalicelib.memory.timeline import NewEvent, Timeline
 from tests.support.postgres import TestDatabase
@@ -28,7 +31,7 @@ class House:
     """Two tenants with a timeline, and the search over it."""
 
     def __init__(self, db: Database, database: TestDatabase) -> None:
-        self.database = database
+        self.db, self.database = db, database
         self.timeline = Timeline(db)
         self.search = Search(db, now=lambda: AT)
 
@@ -74,6 +77,30 @@ async def house(database: TestDatabase) -> AsyncIterator[House]:
         yield House(db, database)
     finally:
         await db.close()
+
+
+class Silent:
+    """A vendor that takes a text and never answers."""
+
+    name = "openai:silent:256"
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
+
+
+async def _rows_read(tx: Tx, table: str) -> int:
+    """How many rows of this table the transaction has fetched, whether or not it used them."""
+    query = (
+        "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables"
+        " WHERE schemaname = 'pal' AND relname = %s"
+    )
+    row = await (await tx.execute(query, (table,))).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 Play = Callable[[Callable[[House], Awaitable[None]]], None]
@@ -190,8 +217,6 @@ def test_functions_of_the_search_see_one_tenant(play: Play, database: TestDataba
             "pal.find_words('{share}', '{0}', 9, NULL, NULL, NULL, NULL)",
             "pal.find_both('{share,word}', '{0,1}', 9, NULL, NULL, NULL, NULL)",
             "pal.find_facts('{share}', '{0}', 9)",
-            "pal.find_like('sharde', 9)",
-            "pal.find_people('{zoe}', 9)",
         )
         with psycopg.connect(database.direct, autocommit=True) as conn:
             for tenant, count in (("ten_a", 1), ("ten_b", 0), (None, 0)):
@@ -201,6 +226,40 @@ def test_functions_of_the_search_see_one_tenant(play: Play, database: TestDataba
                     for call in calls:
                         rows = conn.execute(f"SELECT * FROM {call}".encode()).fetchall()
                         assert len(rows) == count, (tenant, call)
+
+    play(doing)
+
+
+def test_role_that_sees_all_tenants_reads_no_words(database: TestDatabase) -> None:
+    """Lost if red: every tenant's names and facts, to a mistake in one function."""
+    columns = database.rows(
+        "SELECT a.attrelid::regclass::text, a.attname FROM pg_attribute a"
+        " JOIN pg_class c ON c.oid = a.attrelid WHERE c.relnamespace = 'pal'::regnamespace"
+        " AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped"
+        " AND has_column_privilege('pal_search', c.oid, a.attnum, 'SELECT')"
+    )
+    told = {"content", "topic", "name", "name_key", "metadata", "handle"}
+    assert columns
+    assert [one for one in columns if one[1] in told] == []
+
+
+def test_word_written_wrong_costs_no_look_at_other_tenants(play: Play) -> None:
+    """Lost if red: a second for a typo, by what the others hold; and a clock to read that with."""
+
+    async def doing(at: House) -> None:
+        at.database.rows(
+            "INSERT INTO pal.memory_distillates (id, tenant_id, topic, topic_key, content,"
+            " confidence, origin, source_kind, said_at)"
+            " SELECT 'mem_' || n, CASE n WHEN 0 THEN 'ten_b' ELSE 'ten_a' END, 'drink ' || n,"
+            " 'drink ' || n, 'Likes espresso.', 1, 'stated', 'run', now()"
+            " FROM generate_series(0, 3000) n"
+        )
+        at.database.rows("ANALYZE pal.memory_distillates")
+        async with at.db.tenant("ten_b") as tx:
+            query = await read_terms(tx, "expresso")
+            found = await find_facts(tx, query, Scope(), vector=None, limit=5, now=AT)
+            assert [one["id"] for one in found] == ["mem_0"]
+            assert await _rows_read(tx, "memory_distillates") < 100
 
     play(doing)
 
@@ -430,5 +489,167 @@ def test_tiers_are_kept_apart_and_come_together(play: Play) -> None:
             only = await at.search.find("ten_a", text="walnuts", tiers=(tier,))
             assert [one["tier"] for one in only] == [tier]
         assert await at.search.find("ten_a", text="walnuts", tiers=("narrative",)) == []
+
+    play(doing)
+
+
+@pytest.mark.parametrize("scope", [Scope(group_id="g1"), Scope(person_id="per_1")], ids=repr)
+def test_nearness_reads_a_scope_once_before_any_statistics(play: Play, scope: Scope) -> None:
+    """Lost if red: seconds for a search in a group or of a person, until the server has analysed.
+
+    Vectors of the whole tenant were read for each row of the scope.
+    """
+
+    async def doing(at: House) -> None:
+        at.database.rows("ALTER TABLE pal.memory_vectors SET (autovacuum_enabled = off)")
+        at.database.rows("ALTER TABLE pal.memory_index SET (autovacuum_enabled = off)")
+        at.database.rows("ALTER TABLE pal.memory_events SET (autovacuum_enabled = off)")
+        at.database.rows("INSERT INTO pal.people (id, tenant_id) VALUES ('per_1', 'ten_a')")
+        at.database.rows(
+            "INSERT INTO pal.memory_events (id, tenant_id, occurred_at, channel, kind, group_id,"
+            " person_id, content)"
+            " SELECT 'evt_' || n, 'ten_a', now(), 'sms', 'message', 'g' || mod(n, 10),"
+            " CASE WHEN mod(n, 10) = 2 THEN 'per_1' END, 'word' FROM generate_series(1, 3000) n"
+        )
+        vector = write_vector([1 / 16] * 256)
+        at.database.rows(
+            "INSERT INTO pal.memory_vectors (tenant_id, event_id, model, vec)"
+            " SELECT tenant_id, id, 'one', %s::text::halfvec FROM pal.memory_events",
+            vector,
+        )
+        async with at.db.tenant("ten_a") as tx:
+            near = await near_events(tx, model="one", vector=vector, rows=300, scope=scope)
+            assert len(near) == 100
+            assert await _rows_read(tx, "memory_vectors") <= 3_000
+
+    play(doing)
+
+
+def test_text_of_any_words_is_taken(play: Play) -> None:
+    """Lost if red: a batch that is answered with "try again" for ever, for words that long."""
+
+    async def doing(at: House) -> None:
+        numbers = iter(range(10**6))
+        # each counts as a whole and by its parts: more than a tsvector holds
+        compounds = "-".join(chr(0x905 + next(numbers) * 7 % 0x34) * 50 + "x" for _ in range(3))
+        text = " ".join(compounds.replace("x", f"क{n}") for n in range(1_200))[:199_000]
+        await at.say(text + " pomegranate")
+        assert len(await at.find("pomegranate")) == 1
+
+    play(doing)
+
+
+def test_conversation_after_the_last_place_is_kept(play: Play) -> None:
+    """Lost if red: a group that can say nothing more, after two hundred thousand conversations."""
+
+    async def doing(at: House) -> None:
+        await at.say("The first words.")
+        for last in (1_999_999_990, 2_147_479_000):
+            at.database.rows("UPDATE pal.memory_index SET place = %s", last)
+            await at.say("Nothing more.", at=AT + timedelta(days=1))
+            await at.say("Pomegranates at last.", "And figs.", at=AT + timedelta(days=10))
+        assert "Pomegranates at last." in await at.find("pomegranates")
+
+    play(doing)
+
+
+def test_word_written_wrong_is_found_behind_what_others_said_since(play: Play) -> None:
+    """Lost if red: a typo finds nothing of a person who has not been the last to speak."""
+
+    async def doing(at: House) -> None:
+        await at.say("My dentist is Kowalczyk.", who="Zoe")
+        for day in (1, 2):
+            talk = [f"Talk of number {n}." for n in range(300)]
+            await at.say(*talk, who="Max", at=AT + timedelta(days=day))
+        [(zoe,)] = at.database.rows("SELECT id FROM pal.people WHERE name = 'Zoe'")
+        assert await at.find("kowalcyk", person_id=zoe) == ["My dentist is Kowalczyk."]
+
+    play(doing)
+
+
+def test_word_written_wrong_among_long_texts_is_no_long_wait(play: Play) -> None:
+    """Lost if red: one typo holds a connection for half a minute, and is answered with a 503."""
+
+    async def doing(at: House) -> None:
+        for day in range(6):
+            text = "".join(f"{n:x} " for n in range(day, 200_000, 6))[:199_000]
+            await at.say(*["Kowalczyk " + text] * 5, at=AT + timedelta(days=day))
+        start = time.perf_counter()
+        assert await at.find("kowalcyk plumbing restaurant")
+        assert time.perf_counter() - start < 1.5
+
+    play(doing)
+
+
+def test_batches_at_once_have_places_of_their_own(play: Play) -> None:
+    """Lost if red: an import by several workers finds less: each batch passes for the others."""
+
+    async def doing(at: House) -> None:
+        batches = (
+            at.say(*(f"Of {day} and {n}." for n in range(60)), at=AT + timedelta(days=day))
+            for day in range(8)
+        )
+        await asyncio.gather(*batches)
+        shared = at.database.rows(
+            "SELECT place FROM pal.memory_index GROUP BY stream, place HAVING count(*) > 1"
+        )
+        assert shared == []
+
+    play(doing)
+
+
+def test_batch_waits_only_so_long_for_another(play: Play) -> None:
+    """Lost if red: one writer that hangs keeps its group's events, and a connection each, out."""
+
+    async def doing(at: House) -> None:
+        insert = (
+            "INSERT INTO memory_events (id, tenant_id, occurred_at, channel, kind, group_id,"
+            " content) VALUES ('evt_1', pal.tenant(), now(), 'sms', 'message', 'family', 'Slow.')"
+        )
+        async with at.db.tenant("ten_a") as tx:
+            await tx.execute(insert)
+            await at.say("Quick.")
+            assert await at.find("quick") == ["Quick."]
+
+    play(doing)
+
+
+def test_vendor_that_never_answers_costs_the_meaning_alone(play: Play) -> None:
+    """Lost if red: every search hangs for minutes with the vendor of the embeddings."""
+
+    async def doing(at: House) -> None:
+        await at.say("We bought a red bicycle.")
+        search = Search(at.db, Silent(), now=lambda: AT, patience=0.05)
+        async with asyncio.timeout(5):
+            found = await search.find("ten_a", text="bicycle")
+        assert [one["content"] for one in found] == ["We bought a red bicycle."]
+
+    play(doing)
+
+
+def test_nearest_of_a_time_are_not_crowded_out_by_those_before(play: Play) -> None:
+    """Lost if red: what was said last week in other words, where more was said of it last year."""
+
+    async def doing(at: House) -> None:
+        near, less_near = [1.0] + [0.0] * 255, [0.6, 0.8] + [0.0] * 254
+        at.database.rows(
+            "INSERT INTO pal.memory_events (id, tenant_id, occurred_at, channel, kind, content)"
+            " SELECT 'evt_' || n, 'ten_a', %s - make_interval(days => n), 'sms', 'message', 'word'"
+            " FROM generate_series(0, 150) n",
+            AT,
+        )
+        at.database.rows(
+            "INSERT INTO pal.memory_vectors (tenant_id, event_id, model, vec)"
+            " SELECT tenant_id, id, 'one', (CASE id WHEN 'evt_0' THEN %s ELSE %s END)::halfvec"
+            " FROM pal.memory_events",
+            write_vector(less_near),
+            write_vector(near),
+        )
+        async with at.db.tenant("ten_a") as tx:
+            scope = Scope(since=AT, until=AT + timedelta(days=1))
+            found = await near_events(
+                tx, model="one", vector=write_vector(near), rows=151, scope=scope
+            )
+        assert [round(cosine, 1) for _, cosine in found] == [0.6]
 
     play(doing)

@@ -137,6 +137,49 @@ def test_runs_wait_for_a_long_migration(
     assert database.one("SELECT lock_timeout FROM pal.limits") == "200ms"
 
 
+def test_memory_of_before_is_indexed_beside_a_request(
+    postgres: Cluster, bare: TestDatabase, folder: Path
+) -> None:
+    """Lost if red: a deployment that ends in a deadlock; what was said before it, for search."""
+    for later in read_migrations(folder)[3:]:
+        (folder / f"{later.full_name}.sql").rename(folder.parent / f"{later.full_name}.sql")
+    asyncio.run(bootstrap(bare.master))
+    asyncio.run(migrate(bare.owner, folder))
+    tell = (
+        "INSERT INTO memory_events (id, tenant_id, occurred_at, channel, kind, person_id, content)"
+        " VALUES (%s::text, pal.tenant(), now(), 'sms', 'message', 'per_1', 'Ann: Hello.')"
+    )
+    bare.rows("INSERT INTO pal.tenants (id, name) VALUES ('ten_a', 'a'), ('ten_b', 'b')")
+    with psycopg.connect(bare.direct) as request:
+        for tenant in ("ten_a", "ten_b"):
+            request.execute("SELECT pal.enter(%s, '')", (tenant,))
+            request.execute(
+                "INSERT INTO people (id, tenant_id, name) VALUES ('per_1', pal.tenant(), 'Ann')"
+            )
+            for number in range(3):
+                request.execute(tell, (number,))
+            request.commit()
+
+        async def run() -> list[str]:
+            request.execute("SELECT pal.enter('ten_a', '')")
+            request.execute("SELECT count(*) FROM memory_events")
+            upgrade = asyncio.create_task(migrate(owner_of(postgres, bare)))
+            oid = bare.one("SELECT oid FROM pg_database WHERE datname = %s", bare.name)
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = %s"
+            await asyncio.to_thread(until, lambda: bare.one(waiting, oid))
+            request.execute(tell, (3,))
+            request.commit()
+            return await upgrade
+
+        assert asyncio.run(run())[:2] == ["0004_distillates", "0005_search"]
+    rows = bare.rows(
+        "SELECT i.tenant_id, count(*), bool_and(i.keys @> ARRAY[pal.word_key(i.tenant_id, 'hello')]"
+        " AND NOT i.keys @> ARRAY[pal.word_key(i.tenant_id, 'ann')])"
+        " FROM pal.memory_index i GROUP BY 1 ORDER BY 1"
+    )
+    assert rows == [("ten_a", 4, True), ("ten_b", 3, True)]
+
+
 def test_killed_run_leaves_nothing_and_the_next_succeeds(
     postgres: Cluster, database: TestDatabase, folder: Path, root: Path
 ) -> None:

@@ -153,6 +153,7 @@ class ScriptedModels:
         self.script: list[str | Exception | Callable[[ModelRequest], Awaitable[str]]] = []
         self.asked: list[ModelRequest] = []
         self.chains: list[dict[str, Any]] = []
+        self.longest = 0  # characters that an answer may have; 0: any number
 
     def read(self, phrase: str, *items: dict[str, Any]) -> None:
         """Read these in every text that holds the phrase."""
@@ -170,6 +171,10 @@ class ScriptedModels:
         if isinstance(step, Exception):
             raise step
         text = step if isinstance(step, str) else await step(request)
+        if self.longest and len(text) > self.longest:
+            yield TextDelta(text=text[: self.longest])
+            yield Finished(reason="length", provider=self.name, model=self.model)
+            return
         for piece in (text[: len(text) // 2], text[len(text) // 2 :]):
             if piece:
                 yield TextDelta(text=piece)

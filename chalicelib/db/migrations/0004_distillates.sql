@@ -1,6 +1,11 @@
 -- Distillates: what is known of people, one active row a topic and person, and how far each tenant's
 -- timeline has been read for it.
 
+-- All locks at first, in the order in which everyone takes them and as strong as any below: one that
+-- was raised later could wait for a request that waits for this.
+LOCK TABLE pal.tenants, pal.people, pal.sessions IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE pal.memory_events IN ACCESS EXCLUSIVE MODE;
+
 -- ── distillates ─────────────────────────────────────────────────────────────────────────────
 CREATE TABLE pal.memory_distillates (
     id            text COLLATE "C" NOT NULL,
@@ -77,21 +82,26 @@ CREATE TABLE pal.memory_passes (
     read_id      text COLLATE "C" NOT NULL DEFAULT '',
     lease        text COLLATE "C",       -- the pass's own word; NULL: no pass is running
     lease_until  timestamptz,
-    ended_at     timestamptz,            -- the last slice's end, failed ones included
+    began_at     timestamptz,            -- the last slice's begin and end, failed ones included
+    ended_at     timestamptz,
     more         boolean NOT NULL DEFAULT false,   -- that slice did not catch up
     failures     integer NOT NULL DEFAULT 0,       -- in a row
     error_code   text
 );
 
--- Tenants with something to read whose last pass began an interval ago; sooner, where it failed
--- (after 1, 2, 4, … minutes) or left something and no one went on (after one).
+-- Tenants with something to read whose last pass began an interval ago, or a tenth less: whoever asks
+-- each minute, and is a second early once, should not skip one. Sooner, where it failed (after 1, 2,
+-- 4, … minutes) or left something and no one went on (after one).
 CREATE FUNCTION pal.tenants_due(every interval, most integer) RETURNS TABLE (tenant_id text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pal, pg_temp AS $$
     SELECT t.id FROM pal.tenants t LEFT JOIN pal.memory_passes p ON p.tenant_id = t.id
     WHERE (p.lease IS NULL OR p.lease_until < now())
-      AND (p.ended_at IS NULL OR p.ended_at <= now() - CASE
-               WHEN p.failures > 0 THEN least(every, interval '1 minute' * 2 ^ least(p.failures - 1, 16))
-               WHEN p.more THEN least(every, interval '1 minute') ELSE every END)
+      AND CASE
+          WHEN p.ended_at IS NULL THEN true
+          WHEN p.failures > 0 THEN p.ended_at <= now()
+              - least(every, interval '1 minute' * 2 ^ least(p.failures - 1, 16))
+          WHEN p.more THEN p.ended_at <= now() - least(every, interval '1 minute')
+          ELSE p.began_at <= now() - every * 0.9 END
       AND EXISTS (
           SELECT FROM pal.memory_events e WHERE e.tenant_id = t.id
             AND (e.ingest_tx, e.id) > (coalesce(p.read_tx, '0'), coalesce(p.read_id, ''))

@@ -3,6 +3,9 @@
 -- A row of memory_index is written with its event and never again: its own words, and its place in
 -- its conversation. What the neighbours say is taken into account when it is searched for.
 
+-- as in 0004: all locks at first
+LOCK TABLE pal.memory_events, pal.memory_distillates IN ACCESS EXCLUSIVE MODE;
+
 -- ── words ───────────────────────────────────────────────────────────────────────────────────
 -- English stems, since a stemmer for each language would first have to know the language; another
 -- language's words stay as they are but for their accents.
@@ -12,12 +15,16 @@ ALTER TEXT SEARCH CONFIGURATION pal.words
     WITH unaccent, english_stem;
 
 -- The words of a text, each once. Chinese and Japanese, written without spaces, count by character;
--- a slash is a space, or the parser would see paths.
+-- a slash is a space, or the parser would see paths. A long text is read in pieces: a tsvector of
+-- more than a megabyte is an error.
 CREATE FUNCTION pal.lexemes(said text) RETURNS text[] LANGUAGE sql STABLE AS $$
-    SELECT tsvector_to_array(to_tsvector('pal.words', translate(
-        CASE WHEN said ~ '[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]'
-             THEN regexp_replace(said, '([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])', ' \1 ', 'g')
-             ELSE said END, '/', ' ')))
+    SELECT coalesce(array_agg(DISTINCT lexeme), '{}')
+    FROM generate_series(0, (length(said) - 1) / 50000) AS piece,
+         substr(said, piece * 50000 + 1, 50000) AS part,
+         unnest(tsvector_to_array(to_tsvector('pal.words', translate(
+             CASE WHEN part ~ '[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]'
+                  THEN regexp_replace(part, '([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff])', ' \1 ', 'g')
+                  ELSE part END, '/', ' ')))) AS lexeme
 $$;
 
 -- What a word is found by: the tenant is part of it, so the one index serves a tenant alone.
@@ -64,9 +71,23 @@ CREATE INDEX memory_index_group ON pal.memory_index (tenant_id, group_id, occurr
 -- Places are given in the order of arrival, and by time within a statement: what is told later of an
 -- earlier hour stands behind, so that no row has to be moved. A gap of an hour in a group (or in
 -- what one person says on a channel) parts two conversations.
+--
+-- Two batches of one conversation at once would be given the same places, and each would be taken for
+-- what was said around the other: they take turns, except for a session's, which has one turn at a
+-- time anyway. Locks are few and in one order. After two seconds a batch no longer waits.
 CREATE FUNCTION pal.index_events() RETURNS trigger LANGUAGE plpgsql
-SET search_path = pal, public, pg_temp AS $$
+SET search_path = pal, public, pg_temp SET lock_timeout = '2s' AS $$
+DECLARE
+    turn integer;
 BEGIN
+    BEGIN
+        FOR turn IN SELECT DISTINCT hashtext(coalesce(n.metadata ->> 'sessionId', n.group_id, n.person_id)) & 31
+                    FROM fresh n WHERE n.session_id IS NULL AND TG_TABLE_NAME = 'memory_events' ORDER BY 1 LOOP
+            PERFORM pg_advisory_xact_lock(hashtext(pal.tenant()), turn);
+        END LOOP;
+    EXCEPTION WHEN lock_not_available THEN
+        NULL;
+    END;
     INSERT INTO pal.memory_index (tenant_id, event_id, stream, place, occurred_at, group_id, asks, keys)
     WITH told AS (
         SELECT n.tenant_id, n.id, n.occurred_at, n.group_id,
@@ -97,7 +118,9 @@ BEGIN
         FROM timed
     )
     SELECT tenant_id, id, stream,
-           CASE WHEN parts = 0 THEN base ELSE (base / 10000 + parts) * 10000 END
+           -- at the end of what an integer holds, all is one conversation
+           CASE WHEN parts = 0 OR base >= 2000000000 THEN base
+                ELSE least(base / 10000 + parts, 200000) * 10000 END
                + row_number() OVER (PARTITION BY stream, parts ORDER BY occurred_at, id),
            occurred_at, group_id, pal.asks(said), pal.word_keys(tenant_id, said)
     FROM parted;
@@ -128,14 +151,13 @@ CREATE TRIGGER memory_distillates_indexed BEFORE INSERT OR UPDATE OF topic, cont
     ON pal.memory_distillates FOR EACH ROW EXECUTE FUNCTION pal.index_distillate();
 CREATE INDEX memory_distillates_keys ON pal.memory_distillates USING gin (keys)
     WHERE superseded_by IS NULL;
--- for words that are written wrong
-CREATE INDEX memory_distillates_spelling ON pal.memory_distillates
-    USING gin ((topic || ' ' || content) gin_trgm_ops) WHERE superseded_by IS NULL;
-CREATE INDEX people_spelling ON pal.people USING gin (name_key gin_trgm_ops)
-    WHERE merged_into IS NULL;
+-- for words that are written wrong: looked for in a tenant's newest ones, since an index of trigrams
+-- would be of all tenants, and each would wait for (and could time) what the others hold
+CREATE INDEX memory_distillates_newest ON pal.memory_distillates (tenant_id, said_at)
+    WHERE superseded_by IS NULL;
 
 -- ── row-level security ──────────────────────────────────────────────────────────────────────
--- Operators of arrays and trigrams are not leakproof, so under a policy no index of theirs serves.
+-- Operators of arrays are not leakproof, so under a policy no index of theirs serves.
 -- pal_search may read every tenant's row, in just these columns; its functions compare the tenant
 -- themselves, and they are all that may be called of it.
 ALTER TABLE pal.memory_index ENABLE ROW LEVEL SECURITY;
@@ -147,12 +169,9 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON pal.memory_index TO pal_app;
 GRANT USAGE ON SCHEMA pal TO pal_search;
 GRANT SELECT ON pal.memory_index TO pal_search;
 GRANT SELECT (tenant_id, id, person_id) ON pal.memory_events TO pal_search;
-GRANT SELECT (tenant_id, id, name_key, merged_into) ON pal.people TO pal_search;
-GRANT SELECT (tenant_id, id, person_id, said_by, group_id, topic, content, superseded_by, said_at, keys)
-    ON pal.memory_distillates TO pal_search;
+GRANT SELECT (tenant_id, id, superseded_by, keys) ON pal.memory_distillates TO pal_search;
 CREATE POLICY search_read ON pal.memory_index FOR SELECT TO pal_search USING (true);
 CREATE POLICY search_read ON pal.memory_events FOR SELECT TO pal_search USING (true);
-CREATE POLICY search_read ON pal.people FOR SELECT TO pal_search USING (true);
 CREATE POLICY search_read ON pal.memory_distillates FOR SELECT TO pal_search USING (true);
 
 -- ── what pal_search does ────────────────────────────────────────────────────────────────────
@@ -231,31 +250,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- Words that are written wrong: the distillates that hold something like this one, best first.
-CREATE FUNCTION pal.find_like(word text, most integer)
-RETURNS TABLE (id text, likeness real)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pal, public, pg_temp
-SET enable_seqscan = off SET pg_trgm.word_similarity_threshold = 0.5 AS $$
-    SELECT d.id, word_similarity(word, d.topic || ' ' || d.content)
-    FROM pal.memory_distillates d
-    WHERE word <% (d.topic || ' ' || d.content) AND d.superseded_by IS NULL
-      AND d.tenant_id || '' = pal.tenant()
-    ORDER BY 2 DESC, 1 LIMIT most
-$$;
-
--- The people who are called something like these words.
-CREATE FUNCTION pal.find_people(words text[], most integer)
-RETURNS TABLE (id text, likeness real)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pal, public, pg_temp
-SET enable_seqscan = off SET pg_trgm.word_similarity_threshold = 0.5 AS $$
-    SELECT p.id, max(word_similarity(w, p.name_key))
-    FROM unnest(words) w, LATERAL (
-        SELECT q.id, q.name_key FROM pal.people q
-        WHERE w <% q.name_key AND q.merged_into IS NULL AND q.tenant_id || '' = pal.tenant()
-        LIMIT 100) p
-    GROUP BY p.id ORDER BY 2 DESC, 1 LIMIT most
-$$;
-
 GRANT CREATE ON SCHEMA pal TO pal_search;
 DO $$
 DECLARE sig text;
@@ -263,8 +257,7 @@ BEGIN
     FOREACH sig IN ARRAY ARRAY[
         'find_words(text[], integer[], integer, text, text, timestamptz, timestamptz)',
         'find_both(text[], integer[], integer, text, text, timestamptz, timestamptz)',
-        'find_facts(text[], integer[], integer)', 'find_like(text, integer)',
-        'find_people(text[], integer)'] LOOP
+        'find_facts(text[], integer[], integer)'] LOOP
         EXECUTE 'ALTER FUNCTION pal.' || sig || ' OWNER TO pal_search';
         SET LOCAL ROLE pal_search;
         EXECUTE 'REVOKE ALL ON FUNCTION pal.' || sig || ' FROM PUBLIC';
@@ -275,15 +268,16 @@ END $$;
 REVOKE CREATE ON SCHEMA pal FROM pal_search;
 
 -- ── what there was before ───────────────────────────────────────────────────────────────────
--- The owner sees all of a table that does not force its policies on it, for as long as this takes.
-ALTER TABLE pal.memory_events NO FORCE ROW LEVEL SECURITY;
-ALTER TABLE pal.memory_index NO FORCE ROW LEVEL SECURITY;
-ALTER TABLE pal.people NO FORCE ROW LEVEL SECURITY;
 CREATE TABLE pal.again (LIKE pal.memory_events);
 CREATE TRIGGER indexed AFTER INSERT ON pal.again
     REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT EXECUTE FUNCTION pal.index_events();
-INSERT INTO pal.again SELECT * FROM pal.memory_events;
+DO $$
+DECLARE tenant text;
+BEGIN
+    FOR tenant IN SELECT id FROM pal.list_tenants() LOOP
+        PERFORM set_config('pal.tenant', tenant, true);
+        INSERT INTO pal.again SELECT * FROM pal.memory_events WHERE tenant_id = tenant;
+    END LOOP;
+    PERFORM set_config('pal.tenant', '', true);
+END $$;
 DROP TABLE pal.again;
-ALTER TABLE pal.people FORCE ROW LEVEL SECURITY;
-ALTER TABLE pal.memory_index FORCE ROW LEVEL SECURITY;
-ALTER TABLE pal.memory_events FORCE ROW LEVEL SECURITY;

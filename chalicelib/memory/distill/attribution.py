@@ -125,7 +125,7 @@ def _fact(said: Said, who: _Who, *, person: str | None, about_speaker: bool) -> 
     speaker = who.now.get(event.person_id or "")
     origin: Origin = "stated" if about_speaker else "observed"
     # in private, what keeps two people's friends of one name apart
-    place = "" if event.group_id is not None else speaker or ""
+    place = (speaker or "") if item.person_hint and event.group_id is None else ""
     no_ones = unattached_key(item.topic, name=item.person_hint or "", place=place)
     return Fact(
         topic=item.topic,

@@ -45,7 +45,7 @@ _PHONE: Final = re.compile(
 
 # What a secret of letters is called. `\b` does not help where no spaces are written.
 _PASSWORDS: Final = (
-    r"(?:pass(?:word|wd|code|phrase|key)|pwd|passwort|kennwort|passwörter|wachtwoord|l[öo]senord"
+    r"(?:pass(?:word|wd|code|phrase|key)|pwd?|passwort|kennwort|passwörter|wachtwoord|l[öo]senord"
     r"|adgangskode|passord|salasana|hasło|haslo|heslo|jelszó|parol[ăae]|şifre(?:m|si)?"
     r"|mot de passe|mdp|contraseñas?|clave secreta|senha(?! de espera)|palavra[- ]passe"
     r"|kata ?sandi|mật khẩu|парол[ьяею]\w?|κωδικός|पासवर्ड|รหัสผ่าน"
@@ -94,6 +94,13 @@ _LABELLED: Final = re.compile(
 _BARE: Final = re.compile(
     rf"(?:(?<!\w)|(?<=[^\x00-\u02ff])){_PASSWORDS}"
     r"(?=\s*[,(]?\s*(\S+)(?:\s+(\S+))?(?:\s+(\S+))?)(?P<managed>\w*[- ]?manag)?",
+    re.IGNORECASE,
+)
+# the other way round: '… is my password', 'uses … as the login password'
+_VALUE_FIRST: Final = re.compile(
+    r"(?P<value>[\"'“«„][^\"'”»“]{2,60}[\"'”»“]|\S+)\s+"
+    r"(?:is|was|as|ist|war|als|è|come|es|como|est|comme|é|adalah|sebagai)\s+"
+    rf"(?:(?!about\b)[\w'’-]+\s+){{0,3}}?{_PASSWORDS}(?!\w)(?![- ]manag)",
     re.IGNORECASE,
 )
 _KEYED: Final = re.compile(rf"(?<!\w){_TOKENS}{_FOR}(?:{_IS}|\s+)(\S+)", re.IGNORECASE)
@@ -201,6 +208,8 @@ def _has_labelled(text: str) -> bool:
             return True
         if any(_has_bare(found) for found in _BARE.finditer(sentence)):
             return True
+        if any(_is_value(found["value"]) for found in _VALUE_FIRST.finditer(sentence)):
+            return True
         if any(_is_chosen(word[1], at_least=8) for word in _KEYED.finditer(sentence)):
             return True
         if _CODED.search(sentence) or _SEEDED.search(sentence):
@@ -221,6 +230,11 @@ def _may_be_value(rest: str, link: str) -> bool:
         return False
     # 'to' and 'on' link also what is no value: 'uses his password to log in'
     return link.strip() not in ("to", "on", "er", "je", "-", "era") or len(rest.split()) == 1
+
+
+def _is_value(word: str) -> bool:
+    """Whether what stands before a label is the secret: it is quoted, or looks thought up."""
+    return word[0] in _QUOTES or (_is_chosen(word, at_least=6) and _MIXED.search(word) is not None)
 
 
 def _has_bare(found: re.Match[str]) -> bool:

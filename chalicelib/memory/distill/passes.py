@@ -20,7 +20,7 @@ import psycopg
 
 from chalicelib import telemetry
 from chalicelib.db import Database, Tx, load_queries
-from chalicelib.errors import InProgress, PalError, ProviderError, Unavailable
+from chalicelib.errors import InProgress, NoModel, PalError, ProviderError, Unavailable
 from chalicelib.memory.distill.answers import UnreadableAnswer, read_answer
 from chalicelib.memory.distill.asking import distill_request
 from chalicelib.memory.distill.attribution import Said, attribute
@@ -30,7 +30,7 @@ from chalicelib.memory.distill.material import Place, read_material
 from chalicelib.memory.distill.refusals import refusal
 from chalicelib.memory.distill.shapes import Answer, Chunk, Known, Slice
 from chalicelib.memory.facts import KNOWN_AT_MOST, active_facts, write_facts
-from chalicelib.providers import ModelRequest, Provider, TextDelta
+from chalicelib.providers import Finished, ModelRequest, Provider, TextDelta
 
 _QUERIES: Final = load_queries(__file__, "passes.sql")
 
@@ -50,9 +50,9 @@ class Chains(Protocol):
     """Whoever makes chains of models; see `Models`."""
 
     async def chain(
-        self, *, tenant_id: str, role: Literal["primary", "fast"], own_keys: bool
+        self, *, tenant_id: str, role: Literal["primary", "fast"], own_keys: bool, stand_in: bool
     ) -> Provider:
-        """The chain of the settings for this role."""
+        """The chain of the settings for this role; raises NoModel."""
         ...
 
 
@@ -88,13 +88,19 @@ class Distiller:
     async def run(self, tenant_id: str) -> Slice:
         """Read one slice and write what it says.
 
-        Raises InProgress while another pass of the tenant runs, PalError for what failed: then
-        nothing was written.
+        Without a model nothing is read, so that it is still there once there is one. Raises
+        InProgress while another pass of the tenant runs, PalError for what failed: then nothing
+        was written.
         """
         lease, began = secrets.token_hex(8), time.monotonic()
         place, own_keys = await self._take(tenant_id, lease)
         try:
             done = await self._slice(tenant_id, lease, place, own_keys=own_keys)
+        except NoModel as exc:
+            async with self._db.tenant(tenant_id) as tx:
+                await tx.execute(_QUERIES["put_off"], {"lease": lease})
+            _log.warning(exc.message, extra={"action": "distill_no_model", "tenant_id": tenant_id})
+            return Slice(found=0, more=False)
         except BaseException as exc:
             await self._give_up(tenant_id, lease, exc)
             if isinstance(exc, Exception):
@@ -134,7 +140,10 @@ class Distiller:
             material = await _read(tx, place)
         answers: dict[int, Answer] = {}
         if material.chunks:
-            provider = await self._models.chain(tenant_id=tenant_id, role="fast", own_keys=own_keys)
+            # the stand-in finds nothing in anything, and what it has read would be lost
+            provider = await self._models.chain(
+                tenant_id=tenant_id, role="fast", own_keys=own_keys, stand_in=False
+            )
             answers = await self._ask_all(provider, material)
         read = _read_whole(material, answers)
         if material.places and not read:
@@ -145,7 +154,7 @@ class Distiller:
         last = read[-1] if read else place
         async with self._db.tenant(tenant_id) as tx:
             facts = await attribute(tx, said, unsure=dropped)
-            found = await write_facts(tx, facts, dropped=dropped)
+            found = await write_facts(tx, facts, dropped=dropped, in_pass=True)
             end = {"lease": lease, "read_tx": str(last[0]), "read_id": last[1], "more": more}
             if not (await tx.execute(_QUERIES["end_slice"], end)).rowcount:
                 raise InProgress("Another pass of this tenant has taken over.", retry_after=1)
@@ -206,9 +215,13 @@ async def _ask(provider: Provider, chunk: Chunk, known: Sequence[Known], now: da
     request = distill_request(chunk, known, now)
     try:
         return read_answer(await _text_of(provider, request))
+    except _CutOff:
+        if len(chunk.lines) > 1:
+            return await _ask_halves(provider, chunk, known, now)
     except UnreadableAnswer:
-        # not the same request: a provider may give the same answer to that
-        request = replace(request, system=request.system + _AGAIN)
+        pass
+    # not the same request: a provider may give the same answer to that
+    request = replace(request, system=request.system + _AGAIN)
     try:
         return read_answer(await _text_of(provider, request))
     except UnreadableAnswer as exc:
@@ -216,9 +229,30 @@ async def _ask(provider: Provider, chunk: Chunk, known: Sequence[Known], now: da
         raise ProviderError(told, code="unreadable_answer") from exc
 
 
+class _CutOff(UnreadableAnswer):
+    """The answer was longer than it may be: less is to be asked for at once."""
+
+
+async def _ask_halves(
+    provider: Provider, chunk: Chunk, known: Sequence[Known], now: datetime
+) -> Answer:
+    middle = len(chunk.lines) // 2
+    first = await _ask(provider, replace(chunk, lines=chunk.lines[:middle]), known, now)
+    known = (_learnt(first, chunk)[::-1] + list(known))[:KNOWN_AT_MOST]
+    second = await _ask(provider, replace(chunk, lines=chunk.lines[middle:]), known, now)
+    return Answer(items=first.items + second.items, dropped=first.dropped + second.dropped)
+
+
 async def _text_of(provider: Provider, request: ModelRequest) -> str:
+    """The answer's text; raises _CutOff where it ends before its end."""
     async with aclosing(provider.stream(request)) as events:
-        return "".join([one.text async for one in events if isinstance(one, TextDelta)])
+        texts = []
+        async for one in events:
+            if isinstance(one, TextDelta):
+                texts.append(one.text)
+            elif isinstance(one, Finished) and one.reason == "length":
+                raise _CutOff("The answer is cut off.")
+    return "".join(texts)
 
 
 def _learnt(answer: Answer, chunk: Chunk) -> list[Known]:

@@ -1,14 +1,17 @@
 -- take_lease --
 -- No row: someone else has it. One that lapsed is a dead process's, and may be taken.
-INSERT INTO memory_passes AS p (tenant_id, lease, lease_until)
-VALUES (pal.tenant(), %(lease)s, clock_timestamp() + make_interval(secs => %(seconds)s))
-ON CONFLICT (tenant_id) DO UPDATE SET lease = excluded.lease, lease_until = excluded.lease_until
+INSERT INTO memory_passes AS p (tenant_id, lease, lease_until, began_at)
+VALUES (pal.tenant(), %(lease)s, clock_timestamp() + make_interval(secs => %(seconds)s),
+        clock_timestamp())
+ON CONFLICT (tenant_id) DO UPDATE SET
+    lease = excluded.lease, lease_until = excluded.lease_until, began_at = excluded.began_at
 WHERE p.lease IS NULL OR p.lease_until < clock_timestamp()
 RETURNING p.read_tx::text, p.read_id,
           EXISTS (SELECT FROM tenant_secrets WHERE kind = 'provider')
 
 -- end_slice --
--- Last of all, by the order of locks. No row: another pass has taken over, and nothing may stand.
+-- Locked by the writing before it, in the order of locks. No row: another pass has taken over, and
+-- nothing may stand.
 UPDATE memory_passes SET
     read_tx = %(read_tx)s::xid8, read_id = %(read_id)s, lease = NULL, lease_until = NULL,
     ended_at = clock_timestamp(), more = %(more)s, failures = 0, error_code = NULL
@@ -18,6 +21,12 @@ WHERE tenant_id = pal.tenant() AND lease = %(lease)s
 UPDATE memory_passes SET
     lease = NULL, lease_until = NULL, ended_at = clock_timestamp(), failures = failures + 1,
     error_code = %(code)s
+WHERE tenant_id = pal.tenant() AND lease = %(lease)s
+
+-- put_off --
+-- Nothing was read, and the rest of the interval is waited for.
+UPDATE memory_passes SET
+    lease = NULL, lease_until = NULL, ended_at = clock_timestamp(), more = false, failures = 0
 WHERE tenant_id = pal.tenant() AND lease = %(lease)s
 
 -- give_lease_back --

@@ -31,6 +31,8 @@ _CANDIDATES: Final = 200
 _AROUND: Final = 60  # of the candidates, around which the common terms are looked for
 _COMMON: Final = 20  # of a term over the cap, one row in so many is taken to hold it
 _MISSPELT_AT_MOST: Final = 500
+_MISSPELT_CHARACTERS: Final = 1_000  # of each: a megabyte takes a quarter of a second a word
+_PEOPLE_AT_MOST: Final = 5_000
 _ALIKE: Final = 0.5
 
 
@@ -187,7 +189,14 @@ async def _find_misspelt(tx: Tx, query: Query, scope: Scope, *, limit: int) -> d
     spelt = sorted((word for word in query.words if len(word) >= 4), key=len)[-3:]
     if not spelt:
         return {}
-    values = {**scope.values(), "spelt": spelt, "most": _MISSPELT_AT_MOST, "limit": limit}
+    values = {
+        **scope.values(),
+        "spelt": spelt,
+        "most": _MISSPELT_AT_MOST,
+        "characters": _MISSPELT_CHARACTERS,
+        "people": _PEOPLE_AT_MOST,
+        "limit": limit,
+    }
     rows = await (await tx.execute(_QUERIES["find_misspelt"], values)).fetchall()
     return {
         event_id: max(likeness or 0.0, _ALIKE * bool(named))

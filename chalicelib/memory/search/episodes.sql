@@ -110,20 +110,37 @@ SELECT id, content, occurred_at, person_id, session_id, external_id
 FROM memory_events WHERE tenant_id = pal.tenant() AND id = ANY (%(ids)s)
 
 -- find_misspelt --
--- Of the newest rows in scope, those with something like one of these words, or of someone who is
--- called like it.
-WITH scope AS MATERIALIZED (
-    SELECT m.event_id FROM memory_index m
-    WHERE m.tenant_id = pal.tenant()
-      AND (%(group)s::text IS NULL OR m.group_id = %(group)s)
-      AND (%(since)s::timestamptz IS NULL OR m.occurred_at >= %(since)s)
-      AND (%(until)s::timestamptz IS NULL OR m.occurred_at < %(until)s)
-    ORDER BY m.occurred_at DESC LIMIT %(most)s
+-- Of the newest rows in scope, those with something like one of these words at their beginning, or
+-- of someone who is called like it.
+WITH newest AS MATERIALIZED (
+    (SELECT m.event_id FROM memory_index m
+     WHERE m.tenant_id = pal.tenant() AND %(person)s::text IS NULL
+       AND (%(group)s::text IS NULL OR m.group_id = %(group)s)
+       AND (%(since)s::timestamptz IS NULL OR m.occurred_at >= %(since)s)
+       AND (%(until)s::timestamptz IS NULL OR m.occurred_at < %(until)s)
+     ORDER BY m.occurred_at DESC LIMIT %(most)s)
+    UNION ALL
+    (SELECT e.id FROM memory_events e
+     WHERE e.tenant_id = pal.tenant() AND e.person_id = %(person)s
+       AND (%(group)s::text IS NULL OR e.group_id = %(group)s)
+       AND (%(since)s::timestamptz IS NULL OR e.occurred_at >= %(since)s)
+       AND (%(until)s::timestamptz IS NULL OR e.occurred_at < %(until)s)
+     ORDER BY e.occurred_at DESC LIMIT %(most)s)
 ), called AS (
-    SELECT id FROM pal.find_people(%(spelt)s::text[], 5)
+    SELECT id FROM (
+        SELECT p.id, (SELECT max(word_similarity(w, p.name_key)) FROM unnest(%(spelt)s::text[]) w) AS likeness
+        FROM (SELECT id, name_key FROM people
+              WHERE tenant_id = pal.tenant() AND merged_into IS NULL AND name_key IS NOT NULL
+              ORDER BY id DESC LIMIT %(people)s) p
+    ) AS s
+    WHERE likeness >= 0.5 ORDER BY likeness DESC, id LIMIT 5
 )
-SELECT e.id, (SELECT max(word_similarity(w, lower(e.content))) FROM unnest(%(spelt)s::text[]) w) AS likeness,
+SELECT e.id,
+       (SELECT max(word_similarity(w, lower(left(e.content, %(characters)s))))
+        FROM unnest(%(spelt)s::text[]) w) AS likeness,
        e.person_id IN (SELECT id FROM called) AS named
-FROM scope s JOIN memory_events e ON e.tenant_id = pal.tenant() AND e.id = s.event_id
-WHERE (%(person)s::text IS NULL OR e.person_id = %(person)s)
+FROM newest n CROSS JOIN LATERAL (
+    SELECT v.id, v.content, v.person_id, v.occurred_at FROM memory_events v
+    WHERE v.tenant_id = pal.tenant() AND v.id = n.event_id OFFSET 0
+) e
 ORDER BY likeness DESC, e.occurred_at DESC, e.id LIMIT %(limit)s

@@ -18,6 +18,7 @@ _QUERIES: Final = load_queries(__file__, "facts.sql")
 _SCOPE_AT_MOST: Final = 1_000
 _CAP: Final = 1_000
 _NEAREST: Final = 50
+_MISSPELT_AT_MOST: Final = 5_000  # of the newest, looked through for a word that is written wrong
 
 _MEANING: Final = 0.4
 _PERSON: Final = 0.3
@@ -120,7 +121,7 @@ async def _held(tx: Tx, query: Query) -> dict[int, dict[str, float]]:
     spelt = [word for word in _unknown(query, held) if len(word) >= 4][:5]
     if spelt:
         for fact_id, number in await (
-            await tx.execute(_QUERIES["find_like"], {"spelt": spelt})
+            await tx.execute(_QUERIES["find_like"], {"spelt": spelt, "most": _MISSPELT_AT_MOST})
         ).fetchall():
             held.setdefault(len(query.terms) + number, {})[fact_id] = _MISSPELT
     return held

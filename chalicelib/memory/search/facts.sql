@@ -15,8 +15,17 @@ ORDER BY d.said_at DESC, d.id LIMIT %(most)s
 SELECT part, id FROM pal.find_facts(%(words)s::text[], %(parts)s::integer[], %(cap)s)
 
 -- find_like --
-SELECT l.id, w.part FROM unnest(%(spelt)s::text[]) WITH ORDINALITY AS w (word, part),
-    LATERAL pal.find_like(w.word, 50) AS l
+-- Of the tenant's newest facts, those with something like one of these words, the likest first.
+WITH newest AS MATERIALIZED (
+    SELECT d.id, d.topic || ' ' || d.content AS told FROM memory_distillates d
+    WHERE d.tenant_id = pal.tenant() AND d.superseded_by IS NULL
+    ORDER BY d.said_at DESC LIMIT %(most)s
+)
+SELECT l.id, w.part FROM unnest(%(spelt)s::text[]) WITH ORDINALITY AS w (word, part)
+CROSS JOIN LATERAL (
+    SELECT id FROM (SELECT n.id, word_similarity(w.word, n.told) AS likeness FROM newest n) AS s
+    WHERE likeness >= 0.5 ORDER BY likeness DESC, id LIMIT 50
+) AS l
 
 -- near_facts --
 SELECT v.distillate_id, -(v.vec <#> %(vector)s::halfvec(256)) AS cosine
@@ -25,6 +34,8 @@ JOIN memory_distillates d ON d.tenant_id = v.tenant_id AND d.id = v.distillate_i
 WHERE v.tenant_id = pal.tenant() AND v.model = %(model)s AND d.superseded_by IS NULL
   AND (%(person)s::text IS NULL OR d.person_id = %(person)s)
   AND (%(group)s::text IS NULL OR d.group_id = %(group)s)
+  AND (%(since)s::timestamptz IS NULL OR d.said_at >= %(since)s)
+  AND (%(until)s::timestamptz IS NULL OR d.said_at < %(until)s)
 ORDER BY cosine DESC LIMIT %(most)s
 
 -- read_facts --

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 _QUERIES: Final = load_queries(__file__, "nearness.sql")
 
 EXACT_AT_MOST: Final = 15_000
-"""Rows of a tenant up to which every vector is compared, and not the signs of it first."""
+"""Rows of a tenant or a time up to which every vector is compared, not the signs of it first."""
 
 _NEAREST: Final = 100
 _COARSE: Final = 400
@@ -34,16 +34,22 @@ async def near_events(
         "most": _NEAREST,
         "coarse": _COARSE,
     }
+    query = _QUERIES["near_all"] if rows <= EXACT_AT_MOST else _QUERIES["near_coarse"]
     if scope.group_id is not None:
-        query = _QUERIES["near_group"]
+        query = _QUERIES["near_scope"]
     elif scope.person_id is not None:
         query = _QUERIES["near_person"]
-    elif rows <= EXACT_AT_MOST:
-        query = _QUERIES["near_all"]
-    else:
-        query = _QUERIES["near_coarse"]
+    elif (scope.since or scope.until) and await _is_small(tx, scope):
+        # or the nearest of all may leave nothing of it
+        query = _QUERIES["near_scope"]
     found = await (await tx.execute(query, values)).fetchall()
     return [((stream, place, at), cosine) for stream, place, at, cosine in found]
+
+
+async def _is_small(tx: Tx, scope: "Scope") -> bool:
+    values = {**scope.values(), "rows": EXACT_AT_MOST + 1}
+    row = await (await tx.execute(_QUERIES["count_period"], values)).fetchone()
+    return row is not None and row[0] <= EXACT_AT_MOST
 
 
 def write_vector(vector: list[float]) -> str:

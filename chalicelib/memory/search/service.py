@@ -1,5 +1,6 @@
 """What callers search with: every tier at once, under one score."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from chalicelib.memory.search.nearness import has_vectors, write_vector
 _log = logging.getLogger(__name__)
 
 Tier = Literal["episodic", "semantic", "narrative"]
+
+_PATIENCE: Final = 2.0  # seconds for the query's vector: a vendor may take minutes to say nothing
 
 TIERS: Final[tuple[Tier, ...]] = ("episodic", "semantic", "narrative")
 
@@ -32,8 +35,10 @@ class Search:
         embedder: Embedder | None = None,
         *,
         now: Callable[[], datetime] = _now,
+        patience: float = _PATIENCE,
     ) -> None:
         self._db, self._embedder, self._now = db, embedder, now
+        self._patience = patience
         self._vectors = False  # once it is there, it stays
 
     async def find(
@@ -75,8 +80,9 @@ class Search:
         if self._embedder is None:
             return None
         try:
-            [vector] = await self._embedder.embed([text])
-        except PalError as exc:
+            async with asyncio.timeout(self._patience):
+                [vector] = await self._embedder.embed([text])
+        except (PalError, TimeoutError) as exc:
             _log.warning(
                 "searched without meaning",
                 extra={"action": "embedding_failed", "error": type(exc).__name__},
