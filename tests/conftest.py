@@ -11,7 +11,13 @@ import pytest
 from tests.fakes.openai_server import FakeOpenAI
 from tests.support.doors import ChaliceDoor, Door, HttpDoor, StreamDoor
 from tests.support.package import Package, Unpacked, copy_checkout, make_package, unpack
-from tests.support.postgres import Cluster, TestDatabase, cluster, find_pgbouncer
+from tests.support.postgres import (
+    Cluster,
+    TestDatabase,
+    cluster,
+    fast_folder,
+    find_pgbouncer,
+)
 from tests.support.process import GatewayProcess
 from tests.support.skipping import skip_except_in_ci
 from tests.support.stack import Stack
@@ -41,7 +47,9 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if pooled and find_pgbouncer() is None:
         skip_except_in_ci("pgbouncer is missing")
     with (
-        tempfile.TemporaryDirectory(prefix="pal-pg-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryDirectory(
+            prefix="pal-pg-", dir=fast_folder(), ignore_cleanup_errors=True
+        ) as folder,
         cluster(Path(folder), pooled=pooled) as made,
     ):
         yield made

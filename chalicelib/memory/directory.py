@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import psycopg
+
 from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx
 from chalicelib.errors import Conflict, InvalidField, NotFound, Unavailable
@@ -155,10 +157,13 @@ async def _claim(tx: Tx, fields: Mapping[str, Handle], *, person_id: str) -> Non
 async def _locked(tx: Tx, *ids: str) -> dict[str, str]:
     """Who these are by now, locked against a merge until the transaction ends."""
     for _ in range(_TRIES):
-        now = await _survivors(tx, *ids)
-        if await people.lock_people(tx, set(now.values())) == set(now.values()):
-            return now
-        # one was merged while this waited for it
+        # a savepoint: where one was merged while this waited, what it locked is let go of, or two
+        # of these would wait for one another
+        async with tx.transaction():
+            now = await _survivors(tx, *ids)
+            if await people.lock_people(tx, set(now.values())) == set(now.values()):
+                return now
+            raise psycopg.Rollback
     raise Unavailable("These people are being merged; try again.", retry_after=1)
 
 

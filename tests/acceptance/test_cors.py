@@ -10,6 +10,7 @@ from tests.support.answers import new_session, refused
 from tests.support.doors import Door
 from tests.support.http import Reply
 from tests.support.stack import Stack
+from tests.support.waiting import until
 
 CONSOLE = "https://console.example.com"
 SECOND = "http://localhost:5173"
@@ -131,6 +132,7 @@ def test_our_own_trouble_is_read_too(kind: str, make_stack: Callable[..., Stack]
     limited = door.call("GET", f"{path}/events", headers=origin)
     refused(limited, 429, "too_many_requests")
     held.close()
+    until(lambda: stack.database.one("SELECT count(*) FROM pal.open_streams") == 0)
 
     stack.node.services.engine.draining = True
     unavailable = [

@@ -104,6 +104,13 @@ class Cluster:
         )
 
 
+def fast_folder() -> str | None:
+    """Where a database is made in 15 ms and not in 400: in memory, if there is plenty of it."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 4 << 30
+    return str(memory) if roomy and os.access(memory, os.W_OK) else None
+
+
 @contextmanager
 def cluster(folder: Path, *, pooled: bool) -> Iterator[Cluster]:
     """The server with its migrated template, and the pooler if asked for."""

@@ -111,7 +111,8 @@ class Node:
 
         self.run(stop())
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
+            # nothing is left that it should wait for
+            self._server.should_exit = self._server.force_exit = True
             self._serving.result(20)
         self.on.close()
 
