@@ -16,6 +16,7 @@ from chalicelib.memory.search.ranking import (
     finish,
     rank_places,
     spread_days,
+    strongest,
     weigh,
 )
 from chalicelib.memory.search.terms import Query, is_named, read_query
@@ -28,7 +29,10 @@ SCOPE_AT_MOST: Final = 3_000
 _CAP: Final = 1_000
 _ROWS_AT_MOST: Final = 20_001
 _CANDIDATES: Final = 200
-_AROUND: Final = 60  # of the candidates, around which the common terms are looked for
+# of the events that are likely by their terms, and by their meaning, those around which the common
+# terms are looked for
+_AROUND: Final = 60
+_AROUND_NEAR: Final = 20
 _COMMON: Final = 20  # of a term over the cap, one row in so many is taken to hold it
 _MISSPELT_AT_MOST: Final = 500
 _MISSPELT_CHARACTERS: Final = 1_000  # of each: a megabyte takes a quarter of a second a word
@@ -95,11 +99,9 @@ async def find_events(
     if vector is not None:
         model, written = vector
         near = await near_events(tx, model=model, vector=written, rows=found.rows, scope=scope)
-    periods = find_periods(query.text, now=now)
-    ranked = _rank(found, near, periods)
-    if found.common and ranked:
-        await _read_around(tx, query, found, ranked)
-        ranked = _rank(found, near, periods)
+    if found.common and (found.hits or near):
+        await _read_around(tx, query, found, near)
+    ranked = _rank(found, near, find_periods(query.text, now=now))
     scores = await _finish(tx, query, scope, ranked) if ranked else {}
     if not scores:
         scores = await _find_misspelt(tx, query, scope, limit=limit)
@@ -163,9 +165,14 @@ async def _find_by_index(tx: Tx, query: Query, scope: Scope, values: dict[str, A
     return found
 
 
-async def _read_around(tx: Tx, query: Query, found: _Found, ranked: Sequence[Candidate]) -> None:
+async def _read_around(
+    tx: Tx, query: Query, found: _Found, near: Sequence[tuple[Hit, float]]
+) -> None:
+    """Add the hits of the common terms around the likeliest events."""
+    likely = strongest(found.hits, found.weights(), most=_AROUND)
+    likely += [(stream, place) for (stream, place, _), _ in near[:_AROUND_NEAR]]
     words, parts = query.flat(found.common)
-    values = {**_places(ranked[:_AROUND]), "words": words, "parts": parts}
+    values = {**_columns(likely), "words": words, "parts": parts}
     rows = await (await tx.execute(_QUERIES["read_around"], values)).fetchall()
     for part, hits in _by_term(rows).items():
         found.hits[part] = list(dict.fromkeys([*found.hits.get(part, ()), *hits]))
@@ -176,7 +183,7 @@ async def _finish(
 ) -> dict[str, float]:
     """The score of each candidate that is there and in scope, by its event's id."""
     by_place: dict[Place, Candidate] = {one.place: one for one in ranked}
-    values = {**scope.values(), **_places(ranked)}
+    values = {**scope.values(), **_columns([one.place for one in ranked])}
     rows = await (await tx.execute(_QUERIES["read_candidates"], values)).fetchall()
     named = {name: is_named(name, query.words) for name in {row[4] for row in rows}}
     return {
@@ -238,6 +245,5 @@ def _by_term(rows: Iterable[Sequence[Any]]) -> dict[int, list[Hit]]:
     return dict(hits)
 
 
-def _places(ranked: Iterable[Candidate]) -> dict[str, list[int]]:
-    places = [one.place for one in ranked]
+def _columns(places: Sequence[Place]) -> dict[str, list[int]]:
     return {"streams": [one for one, _ in places], "places": [one for _, one in places]}

@@ -18,7 +18,7 @@ _MEANING: Final = 0.3
 _PERSON: Final = 0.3
 _ASKS: Final = 0.2
 _DAY: Final = 0.4
-_LEAST: Final = 0.0  # of the best: what is below it by its words is not looked at further
+_LEAST: Final = 0.1  # of the best: what is below it by its words is not looked at further
 
 TALK: Final = 10_000
 """Places of a stream that are one conversation."""
@@ -61,21 +61,24 @@ def rank_places(
     near the time of each hit is to one that was asked for.
     """
     bases = _Bases()
+    placed = {
+        term: {bases[stream] + place for stream, place, _ in hits} for term, hits in found.items()
+    }
+    covered = dict.fromkeys(set().union(*placed.values()), 0.0)
     words: dict[int, float] = {}
-    places: set[int] = set()
-    for term, hits in found.items():
+    for term, middles in placed.items():
+        weight = weights[term]
         shares: dict[int, float] = {}
-        for stream, place, _ in hits:
-            middle = bases[stream] + place
-            places.add(middle)
+        for middle in middles:
             for by, share in _REACH:
                 key = middle + by
                 if shares.get(key, 0.0) < share:
                     shares[key] = share
-        weight = weights[term]
         for key, share in shares.items():
             words[key] = words.get(key, 0.0) + weight * share
-    talks = _talks(found, weights, bases, places)
+            if key in covered:
+                covered[key] += weight
+    talks = _talks(covered)
     meant: dict[int, float] = {}
     for (stream, place, _), cosine in near:
         for by, share in _MEANT if cosine > 0 else ():
@@ -83,6 +86,17 @@ def rank_places(
             meant[key] = meant.get(key, 0.0) + share * cosine
     dated = {bases[stream] + place: near_by for (stream, place), near_by in days.items()}
     return _best(words, talks, meant, dated, bases, most=most)
+
+
+def strongest(
+    found: Mapping[int, Iterable[Hit]], weights: Mapping[int, float], *, most: int
+) -> list[Place]:
+    """The events that hold the most by themselves; a first look, without what is around them."""
+    held: dict[Place, float] = {}
+    for term, hits in found.items():
+        for stream, place, _ in hits:
+            held[stream, place] = held.get((stream, place), 0.0) + weights[term]
+    return heapq.nlargest(most, held, key=lambda place: (held[place], place))
 
 
 def finish(candidate: Candidate, *, named: bool, asks: float) -> float:
@@ -115,19 +129,8 @@ def _talk(key: int) -> int:
     return stream * _STREAM + (place - _HALF) // TALK
 
 
-def _talks(
-    found: Mapping[int, Iterable[Hit]],
-    weights: Mapping[int, float],
-    bases: Mapping[int, int],
-    places: Iterable[int],
-) -> dict[int, float]:
+def _talks(covered: Mapping[int, float]) -> dict[int, float]:
     """By conversation, the weight of the terms that meet at the best of its places."""
-    covered = dict.fromkeys(places, 0.0)
-    for term, hits in found.items():
-        middles = {bases[stream] + place for stream, place, _ in hits}
-        reached = {middle + by for middle in middles for by, _ in _REACH}
-        for key in reached & covered.keys():
-            covered[key] += weights[term]
     talks: dict[int, float] = {}
     for key, weight in covered.items():
         talk = _talk(key)
