@@ -113,6 +113,7 @@ class People:
         async with self._db.tenant(caller.tenant_id) as tx:
             if (before := await begin_once(tx, once)) is not None:
                 return dict(before)
+            await people.wait_for_merges(tx)
             now = await _locked(tx, source, target)
             if now[source] != now[target]:
                 if await people.told_of_no_one(tx, now[source]):

@@ -129,6 +129,11 @@ async def told_of_no_one(tx: Tx, person_id: str) -> bool:
     return await cur.fetchone() is not None
 
 
+async def wait_for_merges(tx: Tx) -> None:
+    """Be the tenant's only merge until the transaction ends; to be called before all locks."""
+    await tx.execute(_QUERIES["wait_for_merges"])
+
+
 async def merge_person(tx: Tx, *, source: str, target: str) -> None:
     """Move all that refers to `source` to `target`, both locked, and leave a redirect."""
     values = {"source": source, "target": target}

@@ -85,9 +85,19 @@ ORDER BY p.id DESC LIMIT %(most)s
 SELECT id, coalesce(merged_into, id) FROM people WHERE id = ANY (%(ids)s)
 
 -- lock_people --
--- Whoever writes by a person's id does this first, so that a merge cannot pass between.
-SELECT id FROM people WHERE id = ANY (%(ids)s) AND merged_into IS NULL
-ORDER BY id FOR NO KEY UPDATE
+-- Whoever writes by a person's id does this first, so that a merge cannot pass between. With those
+-- who were merged into them, whose redirects a merge changes: one that waited for such a row before
+-- it was merged holds it from then on.
+WITH held AS (
+    SELECT id, merged_into FROM people
+    WHERE id = ANY (%(ids)s) OR merged_into = ANY (%(ids)s)
+    ORDER BY id FOR NO KEY UPDATE
+)
+SELECT id FROM held WHERE merged_into IS NULL
+
+-- wait_for_merges --
+-- Merges of a tenant go one after another: each would otherwise hold what another is to redirect.
+SELECT pg_advisory_xact_lock(hashtextextended('merge ' || pal.tenant(), 0))
 
 -- move_handles --
 WITH own AS (

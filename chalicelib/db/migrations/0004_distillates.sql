@@ -92,7 +92,7 @@ CREATE TABLE pal.memory_passes (
 -- Tenants with something to read whose last pass began an interval ago, or a tenth less: whoever asks
 -- each minute, and is a second early once, should not skip one. Sooner, where it failed (after 1, 2,
 -- 4, … minutes) or left something and no one went on (after one).
-CREATE FUNCTION pal.tenants_due(every interval, most integer) RETURNS TABLE (tenant_id text)
+CREATE FUNCTION pal.tenants_due(every interval, most integer DEFAULT 1000) RETURNS TABLE (tenant_id text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pal, pg_temp AS $$
     SELECT t.id FROM pal.tenants t LEFT JOIN pal.memory_passes p ON p.tenant_id = t.id
     WHERE (p.lease IS NULL OR p.lease_until < now())
