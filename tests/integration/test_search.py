@@ -362,6 +362,14 @@ def test_words_that_half_of_the_tenant_says_still_find(
         assert (await at.find("holiday lunch"))[0] == "holiday lunch with the plumber"
         assert (await at.find("plumber lunch"))[0] == "holiday lunch with the plumber"
         assert len(await at.find("work")) == 10
+        # and so in a group that is too large to be read as a whole
+        monkeypatch.setattr("chalicelib.memory.search.episodes.SCOPE_AT_MOST", 25)
+        await at.say(*(f"work at home {number}" for number in range(30)), group="large")
+        later = AT + timedelta(days=1)
+        await at.say(*(f"work elsewhere {n}" for n in range(40)), group="later", at=later)
+        found = await at.find("work", group_id="large")
+        assert len(found) == 10
+        assert all(one.startswith("work at home") for one in found)
 
     play(doing)
 

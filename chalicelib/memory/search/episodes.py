@@ -129,7 +129,7 @@ async def _find_terms(tx: Tx, query: Query, scope: Scope) -> _Found:
     values = {**scope.values(), "words": words, "parts": parts, "most": SCOPE_AT_MOST + 1}
     if scope.group_id is not None or scope.person_id is not None:
         in_group = scope.group_id is not None
-        query_text = _QUERIES["read_group"] if in_group else _QUERIES["read_person"]
+        query_text = _QUERIES["read_scope"] if in_group else _QUERIES["read_person"]
         found = await _read_scope(tx, query_text, values)
         if found.rows <= SCOPE_AT_MOST:
             return found
@@ -160,7 +160,8 @@ async def _find_by_index(tx: Tx, query: Query, scope: Scope, values: dict[str, A
             found.hits.setdefault(other, []).append((stream, place, at))
         found.hits = {part: list(dict.fromkeys(hits)) for part, hits in found.hits.items()}
     if found.common and not found.hits:
-        newest = await _read_scope(tx, _QUERIES["read_newest"], values)
+        # all of them are common: the newest rows are as good as any
+        newest = await _read_scope(tx, _QUERIES["read_scope"], values)
         found.hits = newest.hits
     return found
 

@@ -7,18 +7,19 @@ SELECT count(*) FROM (
     SELECT FROM memory_index WHERE tenant_id = pal.tenant() LIMIT %(most)s
 ) AS counted
 
--- read_group --
--- How many rows the scope has, and which of them hold which term. The operators that an index on the
--- words would take are not leakproof; the tenant and the group are compared by ones that are.
+-- read_scope --
+-- Of the newest rows of a group, or of the tenant: how many they are, and which hold which term. The
+-- operators that an index on the words would take are not leakproof; the tenant and the group are
+-- compared by ones that are.
 WITH scope AS MATERIALIZED (
     SELECT m.stream, m.place, m.occurred_at, m.keys FROM memory_index m
-    WHERE m.tenant_id = pal.tenant() AND m.group_id = %(group)s
+    WHERE m.tenant_id = pal.tenant() AND (%(group)s::text IS NULL OR m.group_id = %(group)s)
       AND (%(since)s::timestamptz IS NULL OR m.occurred_at >= %(since)s)
       AND (%(until)s::timestamptz IS NULL OR m.occurred_at < %(until)s)
       AND (%(person)s::text IS NULL OR EXISTS (
           SELECT FROM memory_events e WHERE e.tenant_id = pal.tenant() AND e.id = m.event_id
             AND e.person_id = %(person)s))
-    LIMIT %(most)s
+    ORDER BY m.occurred_at DESC LIMIT %(most)s
 ), wanted AS (
     SELECT pal.word_key(pal.tenant(), w) AS key, p AS part
     FROM unnest(%(words)s::text[], %(parts)s::integer[]) AS g (w, p)
@@ -37,24 +38,6 @@ WITH scope AS MATERIALIZED (
       AND (%(since)s::timestamptz IS NULL OR e.occurred_at >= %(since)s)
       AND (%(until)s::timestamptz IS NULL OR e.occurred_at < %(until)s)
     LIMIT %(most)s
-), wanted AS (
-    SELECT pal.word_key(pal.tenant(), w) AS key, p AS part
-    FROM unnest(%(words)s::text[], %(parts)s::integer[]) AS g (w, p)
-)
-SELECT counted.rows, held.part, held.stream, held.place, held.at
-FROM (SELECT count(*) AS rows FROM scope) AS counted LEFT JOIN (
-    SELECT DISTINCT w.part, s.stream, s.place, extract(epoch FROM s.occurred_at)::bigint AS at
-    FROM scope s, unnest(s.keys) AS k JOIN wanted w ON w.key = k
-) AS held ON true
-
--- read_newest --
--- The same of the tenant's newest rows, for terms that half of the tenant holds.
-WITH scope AS MATERIALIZED (
-    SELECT m.stream, m.place, m.occurred_at, m.keys FROM memory_index m
-    WHERE m.tenant_id = pal.tenant()
-      AND (%(since)s::timestamptz IS NULL OR m.occurred_at >= %(since)s)
-      AND (%(until)s::timestamptz IS NULL OR m.occurred_at < %(until)s)
-    ORDER BY m.occurred_at DESC LIMIT %(most)s
 ), wanted AS (
     SELECT pal.word_key(pal.tenant(), w) AS key, p AS part
     FROM unnest(%(words)s::text[], %(parts)s::integer[]) AS g (w, p)
