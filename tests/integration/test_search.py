@@ -364,6 +364,8 @@ def test_words_that_half_of_the_tenant_says_still_find(
         assert len(await at.find("work")) == 10
         # and so in a group that is too large to be read as a whole
         monkeypatch.setattr("chalicelib.memory.search.episodes.SCOPE_AT_MOST", 25)
+        # which would find them as words that are written wrong
+        monkeypatch.setattr("chalicelib.memory.search.episodes._MISSPELT_AT_MOST", 0)
         await at.say(*(f"work at home {number}" for number in range(30)), group="large")
         later = AT + timedelta(days=1)
         await at.say(*(f"work elsewhere {n}" for n in range(40)), group="later", at=later)
