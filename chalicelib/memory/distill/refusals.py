@@ -8,9 +8,6 @@ notes that nobody is bound by, and a preference that is lost is asked for again.
 import unicodedata
 from typing import Final, Literal
 
-from chalicelib.memory.distill.commands import commands
-from chalicelib.memory.distill.credentials import holds_secret
-
 Reason = Literal["secret", "instruction"]
 
 _HYPHENS: Final = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212"), "-")
@@ -18,6 +15,10 @@ _HYPHENS: Final = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212"), "-")
 
 def refusal(topic: str, content: str) -> Reason | None:
     """Why this may not be stored; None where it may."""
+    # imported when used: their patterns take 20 ms to make, which every cold start would wait for
+    from chalicelib.memory.distill.commands import commands
+    from chalicelib.memory.distill.credentials import holds_secret
+
     topic, content = _plain(topic), _plain(content)
     if holds_secret(topic, content):
         return "secret"
