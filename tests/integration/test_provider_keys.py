@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -14,6 +13,7 @@ from chalicelib.errors import ProviderError, ProviderUnavailable, Unavailable
 from chalicelib.providers import Models
 from chalicelib.providers.keyring import Keyring
 from tests.fakes.openai_server import FakeOpenAI, Reply
+from tests.support.aws import aws_server
 from tests.support.chains import (
     PLATFORM_KEY,
     Answer,
@@ -213,22 +213,10 @@ class SecretsManager:
 
 @pytest.fixture
 def secrets(monkeypatch: pytest.MonkeyPatch) -> Iterator[SecretsManager]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    # its servers of one process share what they hold
-    reset = Request(f"http://{host}:{port}/moto-api/reset", method="POST")
-    urlopen(reset, timeout=10).close()
-    made = SecretsManager(f"http://{host}:{port}")
-    yield made
-    made.close()
-    server.stop()
+    with aws_server(monkeypatch) as base:
+        made = SecretsManager(base)
+        yield made
+        made.close()
 
 
 def test_key_that_the_environment_lacks_comes_from_the_secret(

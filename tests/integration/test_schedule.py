@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 from chalice.test import Client
@@ -14,6 +13,7 @@ from chalicelib import bridge, config, services
 from chalicelib.errors import Unavailable
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.fakes.openai_wire import Recorded
+from tests.support.aws import aws_server
 from tests.support.http import HttpClient
 from tests.support.process import GatewayProcess
 from tests.support.stack import Stack
@@ -190,22 +190,10 @@ class Queue:
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-    # its servers of one process share what they hold
-    reset = Request(f"http://{host}:{port}/moto-api/reset", method="POST")
-    urlopen(reset, timeout=10).close()
-    made = Queue(f"http://{host}:{port}")
-    yield made
-    made.close()
-    server.stop()
+    with aws_server(monkeypatch) as base:
+        made = Queue(base)
+        yield made
+        made.close()
 
 
 def invoke(name: str, event: Any = None) -> Any:

@@ -12,12 +12,13 @@ import pytest
 
 from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx
+from chalicelib.memory.embedder import literal
 from chalicelib.memory.handles import read_handle
 from chalicelib.memory.search import Search
 from chalicelib.memory.search.english import FORMS
 from chalicelib.memory.search.episodes import SCOPE_AT_MOST, Scope, read_terms
 from chalicelib.memory.search.facts import find_facts
-from chalicelib.memory.search.nearness import near_events, write_vector
+from chalicelib.memory.search.nearness import near_events
 from chalicelib.memory.search.ranking import TALK
 from chalicelib.memory.timeline import NewEvent, Timeline
 from tests.support.postgres import TestDatabase
@@ -521,7 +522,7 @@ def test_nearness_reads_a_scope_once_before_any_statistics(play: Play, scope: Sc
             " SELECT 'evt_' || n, 'ten_a', now(), 'sms', 'message', 'g' || mod(n, 10),"
             " CASE WHEN mod(n, 10) = 2 THEN 'per_1' END, 'word' FROM generate_series(1, 3000) n"
         )
-        vector = write_vector([1 / 16] * 256)
+        vector = literal([1 / 16] * 256)
         at.database.rows(
             "INSERT INTO pal.memory_vectors (tenant_id, event_id, model, vec)"
             " SELECT tenant_id, id, 'one', %s::text::halfvec FROM pal.memory_events",
@@ -652,14 +653,12 @@ def test_nearest_of_a_time_are_not_crowded_out_by_those_before(play: Play) -> No
             "INSERT INTO pal.memory_vectors (tenant_id, event_id, model, vec)"
             " SELECT tenant_id, id, 'one', (CASE id WHEN 'evt_0' THEN %s ELSE %s END)::halfvec"
             " FROM pal.memory_events",
-            write_vector(less_near),
-            write_vector(near),
+            literal(less_near),
+            literal(near),
         )
         async with at.db.tenant("ten_a") as tx:
             scope = Scope(since=AT, until=AT + timedelta(days=1))
-            found = await near_events(
-                tx, model="one", vector=write_vector(near), rows=151, scope=scope
-            )
+            found = await near_events(tx, model="one", vector=literal(near), rows=151, scope=scope)
         assert [round(cosine, 1) for _, cosine in found] == [0.6]
 
     play(doing)

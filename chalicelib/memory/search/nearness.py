@@ -50,8 +50,3 @@ async def _is_small(tx: Tx, scope: "Scope") -> bool:
     values = {**scope.values(), "rows": EXACT_AT_MOST + 1}
     row = await (await tx.execute(_QUERIES["count_period"], values)).fetchone()
     return row is not None and row[0] <= EXACT_AT_MOST
-
-
-def write_vector(vector: list[float]) -> str:
-    """A vector as Postgres reads it."""
-    return "[" + ",".join(f"{number:.6g}" for number in vector) + "]"

@@ -9,9 +9,10 @@ from typing import Any, Final, Literal
 from chalicelib.db import Database, Tx
 from chalicelib.embeddings.base import Embedder
 from chalicelib.errors import PalError
+from chalicelib.memory.embedder import literal
 from chalicelib.memory.search.episodes import Scope, find_events, read_terms
 from chalicelib.memory.search.facts import find_facts
-from chalicelib.memory.search.nearness import has_vectors, write_vector
+from chalicelib.memory.search.nearness import has_vectors
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Search:
                 extra={"action": "embedding_failed", "error": type(exc).__name__},
             )
             return None
-        return (self._embedder.name, write_vector(vector)) if any(vector) else None
+        return (self._embedder.name, literal(vector)) if any(vector) else None
 
     async def _has_vectors(self, tx: Tx) -> bool:
         self._vectors = self._vectors or await has_vectors(tx)
