@@ -9,7 +9,9 @@ from chalicelib.api import (
     approvals,
     distillates,
     memory,
+    memory_policy,
     people,
+    session_state,
     sessions,
     streams,
     system,
@@ -19,11 +21,13 @@ from chalicelib.api.app import PalApp
 app = PalApp(app_name="palimpsest", configure_logs=False)
 for blueprint in (
     sessions.blueprint,
+    session_state.blueprint,
     streams.blueprint,
     approvals.blueprint,
     agents.blueprint,
     memory.blueprint,
     distillates.blueprint,
+    memory_policy.blueprint,
     people.blueprint,
     admin.blueprint,
     system.blueprint,

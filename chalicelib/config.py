@@ -66,6 +66,7 @@ def _named(rule: Rule, default: Any = None) -> Any:
 _CONNECT: Final = duration(0.1, 60)
 _TOKEN: Final = duration(0.1, 600)
 _ANSWER: Final = duration(0.1, 900)
+_WINDOW: Final = whole(1024, 100_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,7 @@ class ProviderSettings:
     first_timeout: float | None = _named(_TOKEN)
     idle_timeout: float | None = _named(_TOKEN)
     answer_timeout: float | None = _named(_ANSWER)
+    context_window: int | None = _named(_WINDOW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,9 @@ class Settings:
         "",
         "Secrets Manager secret, a JSON object, read for variables such as `OPENAI_API_KEY`.",
     )
+    context_window: int = _setting(
+        _WINDOW, 128_000, "Tokens of context of models that `windows.toml` does not name."
+    )
     tool_rounds: int = _setting(
         whole(1, 5), 5, "Rounds of tool calls in a turn, where the agent sets no fewer."
     )
@@ -190,6 +195,17 @@ class Settings:
     )
     stream_buffer: int = _setting(
         whole(1 << 19, 64 << 20), 1 << 20, "Bytes held for a slow reader before it is dropped."
+    )
+    session_tree: str = _setting(
+        choice("model", "plain"),
+        "model",
+        "Who keeps a session's execution tree behind each reply: the fast role, or a plain "
+        "heuristic that asks no model.",
+    )
+    session_idle_end: float = _setting(
+        duration(0, 365 * 86400),
+        0.0,
+        "Time without a message after which a session is ended; 0 ends none.",
     )
     events_retention: float = _setting(
         duration(300, 30 * 86400), 900.0, "How long events can be resumed after they were written."
@@ -316,7 +332,7 @@ def _read_named(environ: Mapping[str, str]) -> dict[str, ProviderSettings]:
         if match is None or not text:
             continue
         provider, what = match[1], match[2].lower()
-        if provider in _THEIRS and not what.endswith("timeout"):
+        if provider in _THEIRS and what in ("base_url", "api_key"):
             instead = _THEIRS[provider].format(match[2])
             raise SettingsError(f"{name} is not read; set {instead}.")
         found.setdefault(provider, {})[what] = _cast(name, rules[what], text)

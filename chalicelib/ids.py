@@ -11,7 +11,22 @@ import threading
 import time
 from typing import Final, Literal
 
-Prefix = Literal["sess", "tur", "msg", "call", "agt", "apr", "key", "ten", "per", "evt", "mem"]
+Prefix = Literal[
+    "sess",
+    "tur",
+    "msg",
+    "call",
+    "agt",
+    "apr",
+    "key",
+    "ten",
+    "per",
+    "evt",
+    "mem",
+    "epi",
+    "nar",
+    "cand",
+]
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _RANDOM_BITS: Final = 80

@@ -10,7 +10,7 @@ from chalice.app import Blueprint, CloudWatchEvent, Rate, SQSEvent
 from chalicelib import bridge
 from chalicelib.config import Settings, settings
 from chalicelib.db.migrate import migrate as apply_migrations
-from chalicelib.memory.schedule import fill_index, run_slice
+from chalicelib.memory.schedule import NARRATIVES, fill_index, run_slice
 from chalicelib.services import services
 
 blueprint = Blueprint(__name__)
@@ -41,11 +41,12 @@ async def _run_turn(tenant_id: str, session_id: str) -> None:
     ready = await services()
     if await ready.engine.run_turn(tenant_id, session_id):
         await ready.sessions.dispatch(tenant_id, session_id)
+    await ready.engine.wait_idle()  # what is behind the reply, since a frozen function does no work
 
 
 @blueprint.schedule(Rate(1, unit=Rate.MINUTES), name="sweep")
 def sweep(event: CloudWatchEvent) -> dict[str, int]:
-    """End lapsed turns, dispatch unclaimed ones, delete expired events: how many of each."""
+    """End lapsed turns and idle sessions, dispatch unclaimed turns, delete what has expired."""
     return bridge.run(_sweep())
 
 
@@ -53,6 +54,7 @@ async def _sweep() -> dict[str, int]:
     ready = await services()
     return {
         "turns": await ready.sweep(unclaimed=_UNCLAIMED_SECONDS),
+        "sessions": await ready.end_idle(),
         "events": await ready.purge(),
     }
 
@@ -75,16 +77,23 @@ async def _memory_tick() -> int:
 def memory_worker(event: SQSEvent) -> None:
     """Run a slice of the pass of the tenant a message names: `{"tenantId"}`.
 
+    With `"only": "narratives"` its narratives alone are rewritten.
+
     What it leaves is sent on. A pass that fails, or that another process is at, needs no retry: the
     message is done with, and the tick comes back to the tenant.
     """
     for record in event:
-        bridge.run(_run_slice(orjson.loads(record.body)["tenantId"]))
+        message = orjson.loads(record.body)
+        bridge.run(_run_slice(message["tenantId"], only=message.get("only")))
 
 
-async def _run_slice(tenant_id: str) -> None:
+async def _run_slice(tenant_id: str, *, only: str | None) -> None:
     ready = await services()
-    if ready.settings.memory_distill and await run_slice(ready.distiller, tenant_id):
+    if only == NARRATIVES:
+        await ready.narrator.refresh(tenant_id)
+    elif ready.settings.memory_distill and await run_slice(
+        ready.distiller, tenant_id, ready.narrator
+    ):
         await ready.hand_out([tenant_id])
 
 

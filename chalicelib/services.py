@@ -13,6 +13,9 @@ from chalicelib import config, telemetry
 from chalicelib.agents.registry import Agents
 from chalicelib.auth import Authenticator
 from chalicelib.config import Settings, SettingsError
+from chalicelib.context.compaction import Compactor
+from chalicelib.context.pins import Pins
+from chalicelib.context.upkeep import Upkeep
 from chalicelib.db import Database
 from chalicelib.embeddings import Embedder, make_embedder
 from chalicelib.errors import PalError, Unavailable
@@ -25,19 +28,23 @@ from chalicelib.memory.embedder import Indexer
 from chalicelib.memory.erasure import Erasure
 from chalicelib.memory.export import Export
 from chalicelib.memory.injection import Injector
+from chalicelib.memory.narrative.narrator import Narrator
+from chalicelib.memory.retention import Retention
 from chalicelib.memory.search import Search
 from chalicelib.memory.timeline import Timeline
 from chalicelib.memory.tooling import SessionMemory
 from chalicelib.outbound import Guard
 from chalicelib.providers import Models
 from chalicelib.secrets import Secrets
+from chalicelib.sessions.closing import Closing
+from chalicelib.sessions.contexts import Contexts
 from chalicelib.sessions.decisions import Approvals
 from chalicelib.sessions.dispatch import dispatch_here, dispatch_to_queue
 from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.follow import check_keys, heartbeat, listen, poll
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.lifecycle import Sessions
-from chalicelib.sessions.produce import Producer
+from chalicelib.sessions.produce import Compiler, Producer
 from chalicelib.sessions.sweep import purge, sweep
 from chalicelib.tools.toolbox import ToolDeps
 from chalicelib.vault import Vault
@@ -48,6 +55,7 @@ _log = logging.getLogger(__name__)
 _PURGE_SECONDS = 60.0
 _DISTILL_SECONDS = 60.0
 _INDEX_SECONDS = 5.0
+_IDLE_SECONDS = 60.0
 
 
 @dataclass(kw_only=True)
@@ -61,6 +69,9 @@ class Services:
     engine: Engine
     models: Models
     sessions: Sessions
+    closing: Closing
+    contexts: Contexts
+    pins: Pins
     approvals: Approvals
     secrets: Secrets
     agents: Agents
@@ -68,6 +79,8 @@ class Services:
     timeline: Timeline
     distillates: Distillates
     distiller: Distiller
+    narrator: Narrator
+    retention: Retention
     search: Search
     embedder: Embedder | None
     """None where no vectors are made; so is the indexer."""
@@ -99,14 +112,32 @@ class Services:
             memory=SessionMemory(db, search),
         )
         distiller = Distiller(db, models)
-        producer = Producer(models, tools, Injector(db, enabled=settings.memory_distill))
-        engine = Engine(db, hub, producer, lease=settings.turn_lease, timeout=settings.turn_timeout)
+        narrator = Narrator(db, models)
+        hand_out = schedule.run_here(distiller, narrator)
+        retell = schedule.retell_here(narrator)
+        if settings.memory_queue_url:
+            hand_out = schedule.send_to_queue(settings.memory_queue_url)
+            retell = schedule.send_to_queue(settings.memory_queue_url, only=schedule.NARRATIVES)
+        auto_save = hand_out if settings.memory_distill else None
+        compiler = Compiler(models, Injector(db, enabled=settings.memory_distill))
+        upkeep = Upkeep(
+            db,
+            models,
+            Compactor(db, hub),
+            by_model=settings.session_tree == "model",
+            auto_save=auto_save,
+        )
+        engine = Engine(
+            db,
+            hub,
+            Producer(models, tools, compiler),
+            upkeep,
+            lease=settings.turn_lease,
+            timeout=settings.turn_timeout,
+        )
         dispatch = dispatch_here(engine)
         if settings.turns_queue_url:
             dispatch = dispatch_to_queue(settings.turns_queue_url)
-        hand_out = schedule.run_here(distiller)
-        if settings.memory_queue_url:
-            hand_out = schedule.send_to_queue(settings.memory_queue_url)
         sessions = Sessions(db, hub, engine, dispatch)
         return cls(
             settings=settings,
@@ -116,6 +147,16 @@ class Services:
             engine=engine,
             models=models,
             sessions=sessions,
+            closing=Closing(
+                db,
+                hub,
+                send=sessions.send,
+                settle=upkeep.settle,
+                retell=retell,
+                auto_save=auto_save,
+            ),
+            contexts=Contexts(db, compiler),
+            pins=Pins(db, budget=models.budget),
             approvals=Approvals(db, hub, sessions),
             secrets=secrets,
             agents=Agents(db, knows=models.knows, secrets=secrets),
@@ -123,6 +164,8 @@ class Services:
             timeline=Timeline(db, prompt_indexer),
             distillates=Distillates(db, prompt_indexer),
             distiller=distiller,
+            narrator=narrator,
+            retention=Retention(db, distilling=settings.memory_distill),
             search=search,
             embedder=embedder,
             indexer=indexer,
@@ -153,6 +196,8 @@ class Services:
             self._run(self._sweep_forever)
             if self.settings.memory_distill:
                 self._run(self._distill_forever)
+            if self.settings.session_idle_end:
+                self._run(self._end_idle_forever)
             if self.indexer is not None:
                 self._run(partial(self._index_forever, self.indexer))
 
@@ -181,8 +226,14 @@ class Services:
         every = self.settings.memory_distill_interval
         return await schedule.tick(self.distiller, self.hand_out, every=every)
 
+    async def end_idle(self) -> int:
+        """End sessions in which nothing has happened for long, if they are to: how many."""
+        idle = self.settings.session_idle_end
+        return await self.closing.end_idle(idle) if idle else 0
+
     async def purge(self) -> int:
-        """Delete what has expired; how many events went."""
+        """Delete what has expired, and what tenants keep no longer; how many events went."""
+        await self.retention.sweep()
         return await purge(self.db, age=self.settings.events_retention)
 
     async def stop(self) -> None:
@@ -194,6 +245,7 @@ class Services:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        await self.closing.close()
         if self.embedder is not None:
             await self.embedder.close()
         await self.models.close()
@@ -219,6 +271,12 @@ class Services:
             with suppress(PalError):  # told where it happened; the next round is soon
                 await self.distill_due()
             await asyncio.sleep(min(_DISTILL_SECONDS, self.settings.memory_distill_interval))
+
+    async def _end_idle_forever(self) -> None:
+        while True:
+            with suppress(PalError):  # told where it happened; the next round is soon
+                await self.end_idle()
+            await asyncio.sleep(min(_IDLE_SECONDS, self.settings.session_idle_end))
 
     async def _index_forever(self, indexer: Indexer) -> None:
         while True:

@@ -79,9 +79,14 @@ class AgentModels(_Part):
 
 
 class AgentMemory(_Part):
-    """What of the memory goes into the prompt."""
+    """What of the memory goes into the prompt, and when what was said is read for it.
+
+    With `auto_save`, what leaves the context and what a session that ends has said is distilled at
+    once, and not only at the next pass.
+    """
 
     inject: bool = True
+    auto_save: bool = False
     token_budget: Annotated[int, Field(ge=0, le=100_000)] | None = None
 
 

@@ -1,13 +1,15 @@
 """Shapes of what is known: distillates, search, remember, export. Memory's own is snake_case."""
 
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from chalicelib.api.memory_schemas import PersonOut
 from chalicelib.api.schemas import SessionOut
 from chalicelib.memory.distill.shapes import Origin, SourceKind
+from chalicelib.memory.episodes import EpisodeKind
+from chalicelib.memory.facts import Audience
 from chalicelib.memory.search.service import Tier
 from chalicelib.memory.topics import fold_topic
 from chalicelib.shapes import In, Name, Text
@@ -42,7 +44,11 @@ class RememberIn(In):
 
 
 class DistillateOut(BaseModel):
-    """A fact that holds. `source_ref` is the session or event that says it, while that is there."""
+    """A fact that holds. `source_ref` is the session or event that says it, while that is there.
+
+    `visible_to` tells whose sessions may be told of it: its person's (whom it is about or who said
+    it), its group's, or all of the tenant's.
+    """
 
     id: str
     person_id: str | None = None
@@ -52,6 +58,7 @@ class DistillateOut(BaseModel):
     origin: Origin
     source_kind: SourceKind
     source_ref: str | None = None
+    visible_to: Audience
     created_at: datetime
     updated_at: datetime
 
@@ -85,11 +92,15 @@ class DistillOut(BaseModel):
 
 
 class FoundOut(BaseModel):
-    """Something that was found; the higher the score, the better it fits. Facts have a topic."""
+    """Something that was found; the higher the score, the better it fits.
+
+    Facts have a topic, and what came of a session has a kind.
+    """
 
     tier: Tier
     id: str
     topic: str | None = None
+    kind: EpisodeKind | None = None
     content: str
     score: float
     occurred_at: datetime
@@ -171,6 +182,51 @@ class HeldEventOut(BaseModel):
     metadata: dict[str, Any] | None = None
 
 
+class HeldEpisodeOut(BaseModel):
+    """What came of a session of the person's; `sources` are the ids of its messages."""
+
+    id: str
+    session_id: str
+    group_id: str | None = None
+    kind: EpisodeKind
+    content: str
+    sources: list[str]
+    occurred_at: datetime
+    created_at: datetime
+
+
+class NarrativeLineOut(BaseModel):
+    """A line and the ids of the facts and episodes it rests on; `plain`: no model wrote it."""
+
+    text: str
+    sources: list[str]
+    plain: bool = False
+
+
+class HeldNarrativeOut(BaseModel):
+    """The person's narrative. A line is told only while all that it rests on is there."""
+
+    id: str
+    lines: list[NarrativeLineOut]
+    created_at: datetime
+    updated_at: datetime
+
+
+class HeldCandidateOut(BaseModel):
+    """What waits, or has waited, for approval to become a memory."""
+
+    id: str
+    tier: Tier
+    group_id: str | None = None
+    session_id: str | None = None
+    content: str | None = None
+    proposal: dict[str, Any] | None = None
+    status: Literal["pending", "approved", "denied"]
+    memory_id: str | None = None
+    created_at: datetime
+    decided_at: datetime | None = None
+
+
 class ExportOut(BaseModel):
     """A page of all that is held on a person.
 
@@ -181,3 +237,6 @@ class ExportOut(BaseModel):
     distillates: list[HeldFactOut]
     events: list[HeldEventOut]
     sessions: list[SessionOut]
+    episodes: list[HeldEpisodeOut]
+    narratives: list[HeldNarrativeOut]
+    candidates: list[HeldCandidateOut]

@@ -22,6 +22,7 @@ from chalicelib.api.endpoint import OPERATIONS, Operation
 from chalicelib.api.memory import QUERY_AT_MOST, RESULTS, RESULTS_AT_MOST
 from chalicelib.api.schemas import ApprovalStatus, ErrorOut, HealthOut, SessionStatus
 from chalicelib.auth import STREAM_TOKEN_SECONDS
+from chalicelib.memory.candidates import Status
 
 VERSION: Final = "0.1.0"
 _ABOUT: Final = "Sessions that stream and memory that lasts."
@@ -108,6 +109,7 @@ _PARAMETERS: Final[dict[str, _Json]] = {
     "pageSize": {"type": "integer", "minimum": 1, "default": PAGE_SIZE},
     "list_sessions.status": {"type": "string", "enum": list(get_args(SessionStatus))},
     "list_approvals.status": {"type": "string", "enum": list(get_args(ApprovalStatus))},
+    "list_candidates.status": {"type": "string", "enum": list(get_args(Status))},
     "list_distillates.limit": {"type": "integer", "minimum": 1, "maximum": PAGE_SIZE_AT_MOST},
     "search_memory.q": {"type": "string", "minLength": 1, "maxLength": QUERY_AT_MOST},
     "search_memory.limit": {
@@ -122,6 +124,7 @@ _PARAMETERS: Final[dict[str, _Json]] = {
 }
 _REQUIRED: Final = {"search_memory.q"}
 _MORE_REFUSALS: Final[dict[str, tuple[type[errors.PalError], ...]]] = {
+    "put_pins": (errors.Conflict,),
     "distill": (errors.Conflict, errors.ProviderError),
     "search_memory": (errors.NotFound,),
 }

@@ -29,6 +29,9 @@ _PREFIXES: Final[dict[int, Prefix]] = {
     export.FACTS: "mem",
     export.EVENTS: "evt",
     export.SESSIONS: "sess",
+    export.EPISODES: "epi",
+    export.NARRATIVES: "nar",
+    export.CANDIDATES: "cand",
 }
 
 
@@ -122,7 +125,7 @@ async def delete_person(request: Request[None]) -> Any:
     },
 )
 async def export_person(request: Request[None]) -> Any:
-    """Read all that is held on a person, page by page: facts, events, sessions and messages."""
+    """Read all that is held on a person, page by page: what was said, and what is remembered."""
     call = request.call
     page = await request.services.export.page(
         request.caller,
@@ -140,6 +143,9 @@ async def export_person(request: Request[None]) -> Any:
         "distillates": page.facts,
         "events": page.events,
         "sessions": sessions,
+        "episodes": page.episodes,
+        "narratives": page.narratives,
+        "candidates": page.candidates,
     }
     return Answer(body=body, headers={} if page.next is None else next_page(list(page.next)))
 

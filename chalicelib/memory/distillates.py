@@ -186,6 +186,7 @@ def _body(one: Distillate) -> dict[str, Any]:
         "confidence": one.confidence,
         "origin": one.origin,
         "source_kind": one.source_kind,
+        "visible_to": one.visible_to,
     }
     if source is not None:
         body["source_ref"] = source

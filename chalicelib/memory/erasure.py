@@ -56,7 +56,7 @@ class Erasure:
                 return None
             await tx.execute(_QUERIES["erase_answers"], {"person": person, "scopes": _SCOPES})
             await tx.execute(_QUERIES["erase_handles"], {"person": person})
-            await _forget_facts(tx, person)
+            await _forget_memory(tx, person)
         return person
 
     async def _delete_sessions(self, caller: Principal, person: str) -> None:
@@ -85,7 +85,7 @@ class Erasure:
                     return False
                 # a merge may have moved more here; who uses one is waited for here, and not below
                 await tx.execute(_QUERIES["erase_handles"], {"person": person})
-                await _forget_facts(tx, person)
+                await _forget_memory(tx, person)
                 await tx.execute(_QUERIES["erase_tombstones"], {"person": person})
                 await tx.execute(_QUERIES["erase_person"], {"person": person})
         except psycopg.errors.ForeignKeyViolation:
@@ -110,9 +110,15 @@ async def _told_of(tx: Tx, person: str) -> tuple[set[str], bool]:
     return others - {None}, None in others
 
 
-async def _forget_facts(tx: Tx, person: str) -> None:
-    cur = await tx.execute(_QUERIES["erase_facts"], {"person": person})
+async def _forget_memory(tx: Tx, person: str) -> None:
+    """Delete what is remembered of the person; what others heard them say is theirs no more."""
+    values = {"person": person}
+    await tx.execute(_QUERIES["erase_episodes"], values)
+    cur = await tx.execute(_QUERIES["erase_facts"], values)
     gone = [row[0] for row in await cur.fetchall()]
     if gone:
         await tx.execute(_QUERIES["mend_chains"], {"gone": gone})
-    await tx.execute(_QUERIES["unname_facts"], {"person": person})
+    await tx.execute(_QUERIES["unname_facts"], values)
+    await tx.execute(_QUERIES["erase_candidates"], values)
+    await tx.execute(_QUERIES["unname_candidates"], values)
+    await tx.execute(_QUERIES["erase_narrative"], values)

@@ -46,6 +46,26 @@ WHERE person_id IS NULL AND split_part(topic_key, E'\x1f', 3) = %(person)s
 -- What they said where others heard it stays, and no more as theirs.
 UPDATE memory_distillates SET said_by = NULL WHERE said_by = %(person)s
 
+-- erase_episodes --
+-- In groups too: they go with the sessions, which are theirs.
+DELETE FROM memory_episodes WHERE person_id = %(person)s
+
+-- erase_candidates --
+-- About the person, and what they said in private of others.
+DELETE FROM memory_candidates c
+WHERE c.tenant_id = pal.tenant()
+  AND (c.person_id = %(person)s OR c.group_id IS NULL AND c.proposal ->> 'said_by' IN (
+           SELECT id FROM people WHERE id = %(person)s OR merged_into = %(person)s))
+
+-- unname_candidates --
+UPDATE memory_candidates c SET proposal = jsonb_set(proposal, '{said_by}', 'null')
+WHERE c.tenant_id = pal.tenant() AND c.proposal ->> 'said_by' IN (
+    SELECT id FROM people WHERE id = %(person)s OR merged_into = %(person)s)
+
+-- erase_narrative --
+-- Of the narratives of others, what rested on the person's facts and episodes went with those.
+DELETE FROM memory_narratives WHERE person_id = %(person)s
+
 -- erase_handles --
 -- Who is met by one of them from now on is someone new.
 WITH own AS (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, LiteralString, NamedTuple
 
 from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx, load_queries
@@ -27,7 +27,8 @@ class Place(NamedTuple):
     seq: int = 0
 
 
-FACTS, EVENTS, SESSIONS = range(3)
+# a page's token holds these numbers: what is added comes behind
+SECTIONS = FACTS, EVENTS, SESSIONS, EPISODES, NARRATIVES, CANDIDATES = range(6)
 
 
 @dataclass(kw_only=True)
@@ -38,6 +39,9 @@ class Page:
     facts: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     sessions: list[tuple[Session, list[Message]]] = field(default_factory=list)
+    episodes: list[dict[str, Any]] = field(default_factory=list)
+    narratives: list[dict[str, Any]] = field(default_factory=list)
+    candidates: list[dict[str, Any]] = field(default_factory=list)
     next: Place | None = None
 
 
@@ -54,7 +58,7 @@ class Export:
         async with self._db.tenant(caller.tenant_id) as tx:
             person = await survivor(tx, person_id)
             page = Page(person=await _person(tx, person))
-            for section in (FACTS, EVENTS, SESSIONS)[place.section :]:
+            for section in SECTIONS[place.section :]:
                 within = place if place.section == section else Place(section)
                 if most <= 0 or size <= 0:
                     page.next = within
@@ -81,17 +85,28 @@ async def _rows(
     tx: Tx, page: Page, person: str, place: Place, most: int, size: int
 ) -> tuple[int, int]:
     values = {"person": person, "after": place.id, "bytes": size, "most": most + 1}
-    facts = place.section == FACTS
-    cur = await tx.execute(_QUERIES["facts"] if facts else _QUERIES["events"], values)
+    query, rows_of = _part(page, place.section)
+    cur = await tx.execute(query, values)
     names = [one.name for one in cur.description or ()]
     rows = [dict(zip(names, row, strict=True)) for row in await cur.fetchall()]
     kept = rows[:most]
-    (page.facts if facts else page.events).extend(_body(row) for row in kept)
+    rows_of.extend(_body(row) for row in kept)
     if not kept:
         return most, size
     if kept[0]["found"] > len(kept):
         page.next = Place(place.section, kept[-1]["id"])
     return most - len(kept), size - int(kept[-1]["total"])
+
+
+def _part(page: Page, section: int) -> tuple[LiteralString, list[dict[str, Any]]]:
+    """The query of a section, and the part of the page that its rows are for."""
+    return {
+        FACTS: (_QUERIES["facts"], page.facts),
+        EVENTS: (_QUERIES["events"], page.events),
+        EPISODES: (_QUERIES["episodes"], page.episodes),
+        NARRATIVES: (_QUERIES["narratives"], page.narratives),
+        CANDIDATES: (_QUERIES["candidates"], page.candidates),
+    }[section]
 
 
 async def _sessions(

@@ -41,6 +41,41 @@ FROM (
 WHERE total - size < %(bytes)s
 ORDER BY id
 
+-- episodes --
+SELECT id, session_id, group_id, kind, content, sources, occurred_at, created_at, total, found
+FROM (
+    SELECT e.*, octet_length(content) + 600 AS size,
+           sum(octet_length(content) + 600) OVER (ORDER BY id) AS total, count(*) OVER () AS found
+    FROM memory_episodes e
+    WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id > %(after)s
+    ORDER BY id LIMIT %(most)s
+) AS sized
+WHERE total - size < %(bytes)s
+ORDER BY id
+
+-- narratives --
+-- As it is written, with what is told no more because something that it rests on is gone.
+SELECT id, lines, created_at, updated_at, 0 AS total, 1 AS found
+FROM memory_narratives
+WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id > %(after)s
+  AND %(bytes)s > 0 AND %(most)s > 0
+
+-- candidates --
+SELECT id, tier, group_id, session_id, content, proposal, status, memory_id, created_at, decided_at,
+       total, found
+FROM (
+    SELECT sized.*, sum(size) OVER (ORDER BY id) AS total, count(*) OVER () AS found
+    FROM (
+        SELECT c.*, coalesce(octet_length(content), 0)
+                    + coalesce(octet_length(proposal::text), 0) + 500 AS size
+        FROM memory_candidates c
+        WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id > %(after)s
+        ORDER BY id LIMIT %(most)s
+    ) AS sized
+) AS counted
+WHERE total - size < %(bytes)s
+ORDER BY id
+
 -- session_ids --
 SELECT id FROM sessions
 WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id >= %(since)s

@@ -1,20 +1,22 @@
 """The distillates' SQL, and the one way in which facts get into it.
 
 The caller owns the transaction. Locks are taken in one order: people, what is about no one,
-sessions, events, distillates.
+sessions, events, distillates, narratives.
 """
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from chalicelib.db import Tx, load_queries
 from chalicelib.errors import Unavailable
 from chalicelib.memory import people
 from chalicelib.memory.distill.shapes import Fact, Known, Origin, SourceKind
+from chalicelib.memory.narrative.shapes import owners_of
+from chalicelib.memory.narrative.store import mark_stale
 from chalicelib.memory.supersession import Row, settle
 from chalicelib.memory.topics import content_key, moved_key
 
@@ -22,6 +24,11 @@ _QUERIES: Final = load_queries(__file__, "facts.sql")
 
 KNOWN_AT_MOST: Final = 200
 _TRIES: Final = 5
+
+Gate = Callable[[Tx, Sequence[Fact], Iterable[Row], Counter[str]], Awaitable[list[Fact]]]
+"""Which facts may be written unasked, given the rows there are; see `candidates.hold_back`."""
+
+Audience = Literal["person", "group", "tenant"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +48,37 @@ class Distillate:
     updated_at: datetime
     superseded_by: str | None
     superseded_at: datetime | None
+    group_id: str | None
+    said_by: str | None
+
+    @property
+    def visible_to(self) -> Audience:
+        """In whose sessions it may be told, as `session_facts` has it.
+
+        Of a person: whom it is about or who said it, if anyone knows who that was.
+        """
+        if self.group_id is not None:
+            return "group"
+        of_no_one = self.person_id is None and self.said_by is None
+        return "tenant" if of_no_one and self.source_kind == "remember" else "person"
 
 
 async def write_facts(
-    tx: Tx, facts: Sequence[Fact], *, dropped: Counter[str] | None = None, in_pass: bool = False
+    tx: Tx,
+    facts: Sequence[Fact],
+    *,
+    dropped: Counter[str] | None = None,
+    in_pass: bool = False,
+    gate: Gate | None = None,
+    ids: list[str] | None = None,
 ) -> int:
     """Let facts take their places, whoever their people are by now: how many were persisted.
 
     What was inserted or said once more counts as that. What is not written is counted in `dropped`,
     by reason: of a person or a source that was deleted (`gone`), `forgotten` since it was said,
     `outranked` by what is there, or `known` from an earlier reading. `in_pass`: the caller ends a
-    slice after this, whose row is the one that `hold_unattached` locks. Raises Unavailable.
+    slice after this, whose row is the one that `hold_unattached` locks. Without a `gate` all of
+    them may be written. `ids` takes the rows of what was persisted. Raises Unavailable.
     """
     lost: Counter[str] = Counter() if dropped is None else dropped
     named = [one for fact in facts for one in (fact.person_id, fact.said_by) if one is not None]
@@ -68,9 +95,16 @@ async def write_facts(
     kept = [one for number, one in enumerate(kept) if number not in gone]
     if not kept:
         return 0
-    settled = settle(await _lock_rows(tx, kept), kept)
+    rows = await _lock_rows(tx, kept)
+    if gate is not None:
+        kept = await gate(tx, kept, rows, lost)
+    settled = settle(rows, kept)
     lost.update(settled.dropped)
     await _write(tx, settled.rows)
+    if ids is not None:
+        ids += settled.ids
+    people_now, groups = owners_of(_changed(settled.rows))
+    await mark_stale(tx, people=people_now, groups=groups)
     return settled.found
 
 
@@ -241,6 +275,13 @@ async def _write(tx: Tx, rows: Sequence[Row]) -> None:
         await tx.execute(_QUERIES["insert_rows"], _changes(fresh) | values)
 
 
+def _changed(rows: Sequence[Row]) -> list[Fact]:
+    """What holds from now on, and what did until now."""
+    return [
+        one.fact for one in rows if one.superseded_now or (one.fresh and one.superseded_by is None)
+    ]
+
+
 def _changes(rows: Sequence[Row]) -> dict[str, Any]:
     facts = [one.fact for one in rows]
     return {
@@ -290,4 +331,6 @@ def _distillate(row: tuple[Any, ...]) -> Distillate:
         updated_at=row[10],
         superseded_by=row[11],
         superseded_at=row[12],
+        group_id=row[13],
+        said_by=row[14],
     )

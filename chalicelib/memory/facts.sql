@@ -105,7 +105,7 @@ ORDER BY d.updated_at DESC, d.id DESC LIMIT %(most)s
 
 -- active_of --
 SELECT id, person_id, topic, content, confidence, origin, source_kind, session_id, event_id,
-       created_at, updated_at, superseded_by, superseded_at
+       created_at, updated_at, superseded_by, superseded_at, group_id, said_by
 FROM memory_distillates
 WHERE tenant_id = pal.tenant() AND topic_key = %(topic_key)s AND superseded_by IS NULL
   AND CASE WHEN %(person_id)s::text IS NULL
@@ -114,7 +114,7 @@ WHERE tenant_id = pal.tenant() AND topic_key = %(topic_key)s AND superseded_by I
 
 -- list_distillates --
 SELECT id, person_id, topic, content, confidence, origin, source_kind, session_id, event_id,
-       created_at, updated_at, superseded_by, superseded_at
+       created_at, updated_at, superseded_by, superseded_at, group_id, said_by
 FROM memory_distillates
 WHERE tenant_id = pal.tenant() AND superseded_by IS NULL
   AND (%(person_id)s::text IS NULL OR person_id = %(person_id)s)
@@ -142,7 +142,7 @@ SELECT id FROM chain
 -- read_chain --
 -- Newest first; what is active stands before what was said after it by a lesser word.
 SELECT id, person_id, topic, content, confidence, origin, source_kind, session_id, event_id,
-       created_at, updated_at, superseded_by, superseded_at
+       created_at, updated_at, superseded_by, superseded_at, group_id, said_by
 FROM memory_distillates WHERE id = ANY (%(ids)s)
 ORDER BY superseded_by IS NOT NULL, said_at DESC, id DESC
 

@@ -1,101 +1,71 @@
-"""What is known, given to a turn: which facts may be told in its session, and those that matter.
+"""What is known, read for a turn: facts, episodes and narrative that may be told in its session.
 
-A reading that fails or takes too long costs the turn its notes and nothing else.
+A reading that fails or takes too long costs the turn what is known, and nothing else.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
-from chalicelib.db import Database, Tx, load_queries
+from chalicelib.db import Database, Tx
 from chalicelib.db.connections import bounded, name_of
-from chalicelib.memory.notes import Note, choose_notes, render_notes
+from chalicelib.memory.episodes import Episode, session_episodes
+from chalicelib.memory.narrative.shapes import Narrative
+from chalicelib.memory.narrative.store import read_narrative
+from chalicelib.memory.notes import Note
+from chalicelib.memory.session_facts import session_facts
 
-_QUERIES: Final = load_queries(__file__, "injection.sql")
 _log = logging.getLogger(__name__)
 
-BUDGET: Final = 800
-"""Tokens of the notes in a prompt, where the agent says nothing else."""
-
-_READ_AT_MOST: Final = 300
 _SECONDS: Final = 2.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recollection:
+    """What may be told in a session; which of it is told, its budget decides."""
+
+    narrative: Narrative | None = None
+    facts: tuple[Note, ...] = ()
+    episodes: tuple[Episode, ...] = ()
+
+
+NOTHING: Final = Recollection()
+
+
 class Injector:
-    """Gives turns their notes; with `enabled` false none, and nothing is read."""
+    """Reads what is known. Facts only where they are distilled (`enabled`)."""
 
     def __init__(self, db: Database, *, enabled: bool, seconds: float = _SECONDS) -> None:
         self._db, self._enabled, self._seconds = db, enabled, seconds
 
-    async def notes(
-        self,
-        tenant_id: str,
-        *,
-        person_id: str | None,
-        group_id: str | None,
-        text: str,
-        budget: int | None = None,
-    ) -> str:
-        """The block for a turn of this session that answers `text`; empty where there is none.
-
-        Raises nothing; `budget` is in tokens.
-        """
-        budget = BUDGET if budget is None else budget
-        if not self._enabled or budget <= 0:
-            return ""
+    async def recollect(
+        self, tenant_id: str, *, person_id: str | None, group_id: str | None
+    ) -> Recollection:
+        """What may be told in a session of this person and group. Raises nothing."""
+        known = bool(person_id or group_id)
+        if not (self._enabled or known):
+            return NOTHING
         try:
-            chosen = await self.facts(
-                tenant_id, person_id=person_id, group_id=group_id, text=text, budget=budget
-            )
-            return render_notes(chosen)
+            async with asyncio.timeout(self._seconds) as limit, self._db.tenant(tenant_id) as tx:
+                limit.reschedule(None)  # a statement is cut off at its socket, without a word to it
+                with bounded(tx, self._seconds):
+                    return await self._read(tx, person_id, group_id)
         except Exception as exc:
             _log.warning(
-                "the facts could not be read; the turn goes on without them",
+                "what is known could not be read; the turn goes on without it",
                 extra={"action": "injection_failed", "error": name_of(exc)},
             )
-            return ""
+            return NOTHING
 
-    async def facts(
-        self,
-        tenant_id: str,
-        *,
-        person_id: str | None,
-        group_id: str | None,
-        text: str,
-        budget: int,
-    ) -> tuple[Note, ...]:
-        """The facts that `notes` tells. Raises Unavailable and TimeoutError."""
-        async with asyncio.timeout(self._seconds) as limit, self._db.tenant(tenant_id) as tx:
-            limit.reschedule(None)  # a statement is cut off at its socket, without a word to it
-            with bounded(tx, self._seconds):
-                found = await session_facts(tx, person_id=person_id, group_id=group_id)
-        return choose_notes(found, text=text, budget=budget)
-
-
-async def session_facts(
-    tx: Tx, *, person_id: str | None, group_id: str | None, ids: Sequence[str] | None = None
-) -> list[Note]:
-    """The newest facts that may be told in a session of this person and group, or of `ids`."""
-    values = {
-        "person_id": person_id,
-        "group_id": group_id,
-        "ids": None if ids is None else list(ids),
-        "most": _READ_AT_MOST,
-    }
-    cur = await tx.execute(_QUERIES["session_facts"], values)
-    return [_note(row, person_id) for row in await cur.fetchall()]
-
-
-def _note(row: tuple[Any, ...], person_id: str | None) -> Note:
-    return Note(
-        id=row[0],
-        topic=row[1],
-        content=row[2],
-        said_at=row[3],
-        confidence=row[4],
-        origin=row[5],
-        about=row[6],
-        name=row[7],
-        own=row[6] is not None and row[6] == person_id,
-    )
+    async def _read(self, tx: Tx, person_id: str | None, group_id: str | None) -> Recollection:
+        facts: list[Note] = []
+        if self._enabled:
+            facts = await session_facts(tx, person_id=person_id, group_id=group_id)
+        if not (person_id or group_id):
+            return Recollection(facts=tuple(facts))
+        return Recollection(
+            narrative=await read_narrative(tx, person_id=person_id, group_id=group_id),
+            facts=tuple(facts),
+            episodes=tuple(await session_episodes(tx, person_id=person_id, group_id=group_id)),
+        )

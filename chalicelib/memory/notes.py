@@ -13,6 +13,7 @@ from typing import Final
 
 from chalicelib.memory.distill.shapes import RANK, Origin
 from chalicelib.memory.relevance import relevances
+from chalicelib.providers.counting import estimate_tokens
 
 _BEGIN: Final = (
     "<memory_notes>\n"
@@ -69,7 +70,8 @@ def choose_notes(notes: Iterable[Note], *, text: str, budget: int) -> tuple[Note
     chosen = _fitting(asked, left // _OTHERS_SHARE)
     left -= sum(map(_cost, chosen))
     for some in (own, asked, others):
-        more = _fitting([note for note in some if note not in chosen], left)
+        told = {note.id for note in chosen}
+        more = _fitting([note for note in some if note.id not in told], left)
         left -= sum(map(_cost, more))
         chosen += more
     return tuple(sorted(chosen, key=lambda one: (not one.own, -one.said_at.timestamp(), one.id)))
@@ -161,16 +163,3 @@ def _fitting(some: Sequence[Note], left: int) -> list[Note]:
 
 def _cost(note: Note) -> int:
     return estimate_tokens(f"\n{tell_note(note)}")
-
-
-def estimate_tokens(text: str) -> int:
-    """What a model may count for the text: rather too much than too little."""
-    quarters = 0
-    for one in text:
-        if one < "\u0250":
-            quarters += 1 if one.isalpha() or one == " " else 2
-        elif one < "\u0e00":  # Greek, Cyrillic, Hebrew, Arabic, the scripts of India
-            quarters += 2
-        else:
-            quarters += 4 if one <= "\uffff" else 8
-    return -(-quarters // 4)

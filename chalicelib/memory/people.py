@@ -1,7 +1,7 @@
 """The people's SQL: one function a query, a transaction in, a row object out, no decisions.
 
 The caller owns the transaction. Locks are taken in one order: people, handles, sessions, events,
-distillates.
+distillates, episodes, candidates, narratives.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,6 +143,10 @@ async def merge_person(tx: Tx, *, source: str, target: str) -> None:
     await tx.execute(_QUERIES["settle_facts"], values)
     await tx.execute(_QUERIES["move_facts"], values)
     await tx.execute(_QUERIES["move_forgotten"], values)
+    await tx.execute(_QUERIES["move_episodes"], values)
+    await tx.execute(_QUERIES["move_candidates"], values)
+    await tx.execute(_QUERIES["join_narratives"], values)
+    await tx.execute(_QUERIES["renew_narrative"], values)
     await tx.execute(_QUERIES["inherit"], values)
     await tx.execute(_QUERIES["redirect"], values)
 

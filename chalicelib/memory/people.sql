@@ -177,6 +177,29 @@ UPDATE memory_forgotten SET
 WHERE person_id = %(source)s
    OR (person_id IS NULL AND strpos(topic_key, E'\x1f' || %(source)s) > 0)
 
+-- move_episodes --
+UPDATE memory_episodes SET person_id = %(target)s WHERE person_id = %(source)s
+
+-- move_candidates --
+UPDATE memory_candidates SET person_id = %(target)s WHERE person_id = %(source)s
+
+-- join_narratives --
+-- The survivor's first. As lines they may be too many together: they are cut off when they are read.
+WITH gone AS (
+    DELETE FROM memory_narratives WHERE person_id = %(source)s
+    RETURNING id, tenant_id, lines, created_at
+)
+INSERT INTO memory_narratives AS n (id, tenant_id, person_id, lines, created_at)
+SELECT id, tenant_id, %(target)s, lines, created_at FROM gone
+ON CONFLICT (tenant_id, person_id) WHERE person_id IS NOT NULL DO UPDATE SET
+    lines = n.lines || excluded.lines, updated_at = now()
+
+-- renew_narrative --
+-- No model has seen all of it.
+UPDATE memory_narratives SET
+    version = version + 1, told_at = NULL, stale_at = coalesce(stale_at, now())
+WHERE person_id = %(target)s
+
 -- redirect --
 -- With those who had been merged into this one, so that a redirect is one step, always.
 UPDATE people SET merged_into = %(target)s, updated_at = now()

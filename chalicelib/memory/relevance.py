@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -19,6 +19,7 @@ _RUN: Final = (
 )
 _WORDS: Final = re.compile(rf"[{_RUN}]+|[^\W_{_RUN}]+")
 _IS_RUN: Final = re.compile(rf"[{_RUN}]")
+_APART: Final = {code: " " for code in range(128) if not chr(code).isalnum()}
 
 _READ_AT_MOST: Final = 2000
 _ASKED_AT_MOST: Final = 200
@@ -27,13 +28,17 @@ _ALIKE: Final = 0.6
 _HALF: Final = 2.0
 
 
-def terms(text: str) -> Iterator[str]:
+def terms(text: str) -> Iterable[str]:
     """What the text is compared by, in its order, as often as it comes."""
-    plain = text.casefold()
-    if not plain.isascii():
-        apart = unicodedata.normalize("NFKD", text).casefold()
-        bare = "".join(one for one in apart if not unicodedata.category(one).startswith("M"))
-        plain = unicodedata.normalize("NFKC", bare)
+    if text.isascii():
+        # by far the most, and each turn has hundreds
+        return text.lower().translate(_APART).split()
+    apart = unicodedata.normalize("NFKD", text).casefold()
+    bare = "".join(one for one in apart if not unicodedata.category(one).startswith("M"))
+    return _spread(unicodedata.normalize("NFKC", bare))
+
+
+def _spread(plain: str) -> Iterator[str]:
     for word in _WORDS.findall(plain):
         if _IS_RUN.match(word):
             yield from word
@@ -50,7 +55,9 @@ def relevances(asked: str, texts: Sequence[str]) -> list[float]:
     wanted = _wanted(asked)
     if not wanted:
         return [0.0] * len(texts)
-    found = [frozenset(terms(text)) for text in texts]
+    # the others are like none of them
+    stems = {term[:_STEM] for term in wanted}
+    found = [frozenset(one for one in terms(text) if one[:_STEM] in stems) for text in texts]
     spread = Counter(term for one in found for term in one)
     by_stem: dict[str, list[str]] = defaultdict(list)
     for term in spread:

@@ -19,11 +19,14 @@ from chalicelib import telemetry
 from chalicelib.errors import Conflict, PalError
 from chalicelib.memory.distill.passes import Distiller
 from chalicelib.memory.embedder import Indexer
+from chalicelib.memory.narrative.narrator import Narrator
 
 _log = logging.getLogger(__name__)
 
 _DUE_AT_MOST: Final = 1_000
 _SQS_BATCH: Final = 10
+
+NARRATIVES: Final = "narratives"
 
 HandOut = Callable[[Sequence[str]], Awaitable[None]]
 """Called with the ids of tenants that a slice is to be run for."""
@@ -38,11 +41,17 @@ async def tick(distiller: Distiller, hand_out: HandOut, *, every: float) -> int:
     return len(due)
 
 
-async def run_slice(distiller: Distiller, tenant_id: str) -> bool:
-    """Run one slice of this tenant's pass; whether it left more. A failure is left to the tick."""
+async def run_slice(distiller: Distiller, tenant_id: str, narrator: Narrator | None = None) -> bool:
+    """Run one slice of this tenant's pass; whether it left more. A failure is left to the tick.
+
+    Once a pass has caught up, what it changed is written into the tenant's narratives.
+    """
     telemetry.bind(tenant_id=tenant_id)
     try:
-        return (await distiller.run(tenant_id)).more
+        if (await distiller.run(tenant_id)).more:
+            return True
+        if narrator is not None:
+            await narrator.refresh(tenant_id)
     except Conflict:
         pass  # another process is at it
     except PalError as exc:
@@ -52,22 +61,33 @@ async def run_slice(distiller: Distiller, tenant_id: str) -> bool:
     return False
 
 
-def run_here(distiller: Distiller) -> HandOut:
+def run_here(distiller: Distiller, narrator: Narrator | None = None) -> HandOut:
     """Run passes in this process, a slice of each tenant in turn until all have caught up."""
 
     async def hand_out(tenants: Sequence[str]) -> None:
         waiting = deque(tenants)
         while waiting:
             tenant_id = waiting.popleft()
-            if await run_slice(distiller, tenant_id):
+            if await run_slice(distiller, tenant_id, narrator):
                 waiting.append(tenant_id)
 
     return hand_out
 
 
-def send_to_queue(queue_url: str) -> HandOut:
-    """Send each tenant to an SQS queue as `{"tenantId"}`."""
+def retell_here(narrator: Narrator) -> HandOut:
+    """Rewrite narratives in this process."""
+
+    async def retell(tenants: Sequence[str]) -> None:
+        for tenant_id in tenants:
+            await narrator.refresh(tenant_id)
+
+    return retell
+
+
+def send_to_queue(queue_url: str, *, only: str | None = None) -> HandOut:
+    """Send each tenant to an SQS queue as `{"tenantId"}`, with `only` where it is not all."""
     client: Any = None
+    more = {} if only is None else {"only": only}
 
     def send(tenants: Sequence[str]) -> None:
         nonlocal client
@@ -77,7 +97,7 @@ def send_to_queue(queue_url: str) -> HandOut:
             client = boto3.client("sqs")
         for first in range(0, len(tenants), _SQS_BATCH):
             entries = [
-                {"Id": str(place), "MessageBody": orjson.dumps({"tenantId": one}).decode()}
+                {"Id": str(place), "MessageBody": orjson.dumps({"tenantId": one, **more}).decode()}
                 for place, one in enumerate(tenants[first : first + _SQS_BATCH])
             ]
             answer = client.send_message_batch(QueueUrl=queue_url, Entries=entries)

@@ -35,11 +35,16 @@ class Row:
 
 @dataclass(kw_only=True)
 class Settled:
-    """What a batch comes to. `found` counts the facts that were persisted."""
+    """What a batch comes to. `ids` are the rows of the facts that were persisted, by their time."""
 
     rows: list[Row]
-    found: int = 0
+    ids: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def found(self) -> int:
+        """How many facts were persisted."""
+        return len(self.ids)
 
 
 def settle(rows: Iterable[Row], facts: Sequence[Fact]) -> Settled:
@@ -50,30 +55,31 @@ def settle(rows: Iterable[Row], facts: Sequence[Fact]) -> Settled:
     """
     settled = Settled(rows=list(rows))
     active = {key_of(one.fact): one for one in settled.rows if one.superseded_by is None}
-    read = {_mark(one.fact): RANK[one.fact.origin] for one in settled.rows if one.superseded_by}
+    read = {mark_of(one.fact): RANK[one.fact.origin] for one in settled.rows if one.superseded_by}
     # stable: of two that were said at once, the later of the batch wins
     for fact in sorted(facts, key=lambda one: one.said_at):
         now = active.get(key_of(fact))
         if now is not None and fold_content(now.fact.content) == fold_content(fact.content):
             _refresh(now, fact)
+            settled.ids.append(now.id)
         elif now is not None and RANK[fact.origin] < RANK[now.fact.origin]:
             settled.dropped["outranked"] += 1
             continue
-        elif read.get(_mark(fact), 0) >= RANK[fact.origin]:
+        elif read.get(mark_of(fact), 0) >= RANK[fact.origin]:
             settled.dropped["known"] += 1
             continue
         else:
             fresh = Row(id=new_id("mem"), fact=fact, fresh=True)
             settled.rows.append(fresh)
+            settled.ids.append(fresh.id)
             if now is None or _stands_before(fact, now.fact):
                 active[key_of(fact)] = fresh
                 if now is not None:
                     now.superseded_by, now.superseded_now = fresh.id, True
-                    read[_mark(now.fact)] = RANK[now.fact.origin]
+                    read[mark_of(now.fact)] = RANK[now.fact.origin]
             else:
                 fresh.superseded_by = now.id
-                read[_mark(fact)] = RANK[fact.origin]
-        settled.found += 1
+                read[mark_of(fact)] = RANK[fact.origin]
     return settled
 
 
@@ -83,7 +89,8 @@ def _stands_before(fact: Fact, other: Fact) -> bool:
     return fact.said_at >= other.said_at
 
 
-def _mark(fact: Fact) -> tuple[object, ...]:
+def mark_of(fact: Fact) -> tuple[object, ...]:
+    """What a fact that is read a second time is known by."""
     return *key_of(fact), fold_content(fact.content), fact.said_at
 
 

@@ -1,7 +1,7 @@
 """The memory as the tools of a session use it: `remember` writes one fact, `recall` looks for some.
 
-What a session may be told is the same here as in its notes (see `injection.sql`); of the timeline
-it is what its person said or, in a group, what was said there.
+What a session may be told is the same here as in its notes (see `session_facts.sql`); of the
+timeline it is what its person said or, in a group, what was said there.
 """
 
 from collections import Counter
@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from chalicelib.db import Database, Tx
 from chalicelib.memory import people
+from chalicelib.memory.candidates import hold_back
 from chalicelib.memory.distill.refusals import refusal
 from chalicelib.memory.distill.shapes import Fact
 from chalicelib.memory.facts import write_facts
 from chalicelib.memory.handles import fold_name
-from chalicelib.memory.injection import session_facts
 from chalicelib.memory.notes import Note, quote, rank_notes, tell_day, tell_note
 from chalicelib.memory.search import Search
+from chalicelib.memory.session_facts import session_facts
 from chalicelib.memory.topics import fold_topic, unattached_key
 from chalicelib.tools.base import ToolContext, ToolFailed
 
@@ -25,6 +26,8 @@ _CONFIDENCE: Final = 0.9
 _EXCERPT: Final = 300
 
 _KEPT: Final = "Remembered."
+_WAITS: Final = "Not remembered yet: it waits until someone approves it."
+_NOT_KEPT: Final = "Not remembered: such facts are not kept here, or this one has been denied."
 _STOOD: Final = (
     "Nothing was changed: this is known already, or what the person said themself stands."
 )
@@ -62,9 +65,13 @@ class SessionMemory:
             fact = _fact(context, content=content, topic=topic)
             if about and not await _is_user(tx, context, about):
                 fact = _of_other(fact, about)
-            written = await write_facts(tx, [fact], dropped=dropped)
+            written = await write_facts(tx, [fact], dropped=dropped, gate=hold_back)
         if dropped["gone"]:
             raise ToolFailed(_NO_ONE)
+        if dropped["waiting"]:
+            return _WAITS
+        if dropped["policy"] or dropped["denied"]:
+            raise ToolFailed(_NOT_KEPT)
         return _KEPT if written else _STOOD
 
     async def recall(self, context: ToolContext, *, query: str, limit: int) -> str:
@@ -113,7 +120,8 @@ def _may_see(context: ToolContext, event: dict[str, Any]) -> bool:
 
 def _tell_event(event: dict[str, Any], query: str) -> str:
     said = quote(_excerpt(event["content"], query), _EXCERPT)
-    return f"- {tell_day(event['occurred_at'])}, said: {said}"
+    # what came of a session was said by no one in these words
+    return f"- {tell_day(event['occurred_at'])}, {event.get('kind', 'said')}: {said}"
 
 
 def _excerpt(content: str, query: str) -> str:

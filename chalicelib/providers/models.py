@@ -20,6 +20,7 @@ from chalicelib.providers.breaker import Breaker
 from chalicelib.providers.chain import Chain
 from chalicelib.providers.keyring import Keyring, key_variable
 from chalicelib.providers.link import Link, Patience
+from chalicelib.providers.windows import Window, window_of
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Models:
         """
         settings = self._settings
         own = await self._own(tenant_id) if own_keys else {}
-        chosen = [_place(spec) for spec in specs] or self._chosen(role)
+        chosen = self._places(specs, role)
         if not stand_in:
             chosen = [place for place in chosen if place[0] != "offline"]
             if not chosen:
@@ -113,6 +114,16 @@ class Models:
         return Chain(
             links, retries=settings.provider_retries, retry_wait=settings.provider_retry_wait
         )
+
+    def first(self, specs: Sequence[str] = ()) -> str:
+        """`provider:model` of the first place of such a chain: the one that answers as a rule."""
+        return specs[0] if specs else ":".join(self._chosen("primary")[0])
+
+    def budget(
+        self, specs: Sequence[str] = (), role: Literal["primary", "fast"] = "primary"
+    ) -> int:
+        """The tokens that a request may take so that each place of such a chain has room for it."""
+        return min(self._window(*place).budget for place in self._places(specs, role))
 
     def knows(self, name: str) -> bool:
         """Whether a chain may name this provider: a wire, or one that the settings configure."""
@@ -125,6 +136,14 @@ class Models:
         while self._links:
             _, link = self._links.popitem()
             await link.retire()
+
+    def _window(self, name: str, model: str) -> Window:
+        if said := self._settings.of_provider(name).context_window:
+            return Window(context=said)
+        return window_of(name, model) or Window(context=self._settings.context_window)
+
+    def _places(self, specs: Sequence[str], role: str) -> Sequence[tuple[str, str]]:
+        return [_place(spec) for spec in specs] or self._chosen(role)
 
     def _chosen(self, role: str) -> Sequence[tuple[str, str]]:
         settings = self._settings

@@ -73,10 +73,8 @@ def cost_usd(
 
 
 def _price(provider: str, model: str, *, at: date, tokens_in: int) -> Price | None:
-    if ":inference-profile/" in model:
-        # an ARN of Bedrock that names one of its own profiles; those of a user hide their model
-        model = model.rpartition("/")[2]
-    begun = [price for price in table().get((provider, model), ()) if price.since <= at]
+    listed = table().get((provider, listed_model(model)), ())
+    begun = [price for price in listed if price.since <= at]
     newest = max((price.since for price in begun), default=None)
     fitting = [
         price
@@ -84,6 +82,12 @@ def _price(provider: str, model: str, *, at: date, tokens_in: int) -> Price | No
         if price.since == newest and (price.up_to is None or tokens_in <= price.up_to)
     ]
     return min(fitting, key=lambda price: price.up_to or math.inf, default=None)
+
+
+def listed_model(model: str) -> str:
+    """A model's name as the tables have it."""
+    # an ARN of Bedrock that names one of its own profiles; those of a user hide their model
+    return model.rpartition("/")[2] if ":inference-profile/" in model else model
 
 
 @cache

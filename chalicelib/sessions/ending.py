@@ -23,7 +23,8 @@ class Reply:
 
     `text` is a reply that was not streamed; None: what was streamed. `decided` and `rounds` are
     what its tool loop told the model and did, `approvals` what the turn ends with open;
-    `journaled`: something was written to the journal, or may have been.
+    `journaled`: something was written to the journal, or may have been. `estimated` are the tokens
+    that its one request was thought to have; None where there were several.
     """
 
     finished: Finished | None = None
@@ -34,6 +35,7 @@ class Reply:
     rounds: list[Round] = field(default_factory=list)
     approvals: list[NewApproval] = field(default_factory=list)
     journaled: bool = False
+    estimated: float | None = None
 
     @property
     def used_tools(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from chalicelib import telemetry
+from chalicelib.context.upkeep import Counted, Upkeep
 from chalicelib.db import Database
 from chalicelib.errors import PalError, TurnCancelled, TurnTimedOut
 from chalicelib.ids import new_id
@@ -35,12 +36,20 @@ class Engine:
     """All turns of one process."""
 
     def __init__(
-        self, db: Database, hub: Hub, producer: Producer, *, lease: float, timeout: float
+        self,
+        db: Database,
+        hub: Hub,
+        producer: Producer,
+        upkeep: Upkeep,
+        *,
+        lease: float,
+        timeout: float,
     ) -> None:
-        self._db, self._hub, self._producer = db, hub, producer
+        self._db, self._hub, self._producer, self._upkeep = db, hub, producer, upkeep
         self._lease, self._timeout = lease, timeout
         self.keeper = Keeper(db, hub, lease=lease)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._behind: set[asyncio.Task[None]] = set()  # those of them that work behind a reply
         self.draining = False
 
     # ── from outside ─────────────────────────────────────────────────────────────────────────
@@ -71,7 +80,10 @@ class Engine:
                 turn.end("cancelled")
 
     async def wait_idle(self) -> None:
-        """Until no turn runs here; a Lambda does no work after it asks for its next invocation."""
+        """Until no turn runs here and the work behind each is done.
+
+        A Lambda does no work after it asks for its next invocation.
+        """
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
 
@@ -85,7 +97,9 @@ class Engine:
             await asyncio.wait(tuple(self._tasks), timeout=5)
 
     def hurry(self) -> None:
-        """Have every turn that runs here give its lease back now."""
+        """Have every turn that runs here give its lease back now; what is behind one is left."""
+        for task in tuple(self._behind):
+            task.cancel()
         for turn in tuple(self.keeper.running.values()):
             turn.end("drained")
 
@@ -141,10 +155,20 @@ class Engine:
         )
         return cut.queued_turn is not None and cut.status != "interrupted"
 
-    def _spawn(self, coro: Coroutine[None, None, None]) -> None:
+    def _spawn(self, coro: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coro)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _work_behind(self, claimed: ClaimedTurn, reply: Reply) -> None:
+        """Keep the session's tree and context, in a task that no one waits for but the drain."""
+        task = self._spawn(self._keep_up(claimed, reply))
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+
+    async def _keep_up(self, claimed: ClaimedTurn, reply: Reply) -> None:
+        await self._upkeep.run(claimed.tenant_id, claimed.session_id, counted=_counted(reply))
 
     # ── one turn ─────────────────────────────────────────────────────────────────────────────
     async def _claim(self, tenant_id: str, session_id: str) -> ClaimedTurn | None:
@@ -184,6 +208,7 @@ class Engine:
             self.keeper.remove(turn)
             self._hub.end_live(live)
         self._tell(reply, duration=time.monotonic() - began)
+        self._work_behind(claimed, reply)
         return more
 
     async def _work(self, turn: RunningTurn, began: float) -> Reply:
@@ -255,3 +280,14 @@ class Engine:
             tokens_in=finished.tokens_in if finished else None,
             tokens_out=finished.tokens_out if finished else None,
         )
+
+
+def _counted(reply: Reply) -> Counted | None:
+    finished = reply.finished
+    if finished is None or not finished.tokens_in or not reply.estimated:
+        return None
+    return Counted(
+        model=f"{finished.provider}:{finished.model}",
+        tokens=finished.tokens_in,
+        estimated=reply.estimated,
+    )

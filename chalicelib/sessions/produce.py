@@ -2,29 +2,84 @@
 
 import time
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final
 
 from chalicelib.agents.definition import AgentDefinition, parse_definition
+from chalicelib.context.compile import Compiled, compile_context
+from chalicelib.context.given import Asked, Ground
 from chalicelib.errors import NotFound
-from chalicelib.memory.injection import Injector
+from chalicelib.memory.injection import NOTHING, Injector
 from chalicelib.providers import AttemptFailed, Models, Provider, TextDelta
 from chalicelib.sessions.ending import Reply
 from chalicelib.sessions.keeper import RunningTurn
 from chalicelib.sessions.loop import ToolLoop, tell_failure
-from chalicelib.sessions.prompt import Hints, Prompt, build_prompt, read_hints
+from chalicelib.sessions.prompt import Hints, Prompt, read_hints
 from chalicelib.sessions.teller import Teller
+from chalicelib.tools.offer import offered_names, told_tools
 from chalicelib.tools.toolbox import ToolDeps, open_toolbox
 
 _PLAIN: Final = parse_definition("{}")
 """The agent of a name that no one has defined."""
 
 
-class Producer:
-    """Makes replies, with the models and tools of this process, and its memory if it has one."""
+class Compiler:
+    """Makes the context of sessions, from what is stored and what the memory holds."""
 
-    def __init__(self, models: Models, tools: ToolDeps, injector: Injector | None = None) -> None:
-        self._models, self._tools, self._injector = models, tools, injector
+    def __init__(self, models: Models, injector: Injector) -> None:
+        self._models, self._injector = models, injector
+
+    async def compile(
+        self,
+        ground: Ground,
+        hints: Hints,
+        *,
+        pending: str,
+        budget: int | None = None,
+        tree_sources: tuple[str, ...] = (),
+    ) -> Compiled:
+        """The context of a turn with these messages (JSON text). `budget` may only lower the own.
+
+        Raises TooLarge, and NotFound where agents have to be defined and this one is not.
+        """
+        agent = agent_of(ground)
+        specs = agent.models.primary
+        most = self._models.budget(specs)
+        tools = () if hints.no_tools else tuple(agent.tools)
+        memory = NOTHING
+        if agent.memory.inject:
+            memory = await self._injector.recollect(
+                ground.tenant_id, person_id=ground.person_id, group_id=ground.group_id
+            )
+        return compile_context(
+            ground,
+            Asked(
+                pending=pending,
+                system_hint=hints.system,
+                turn_hint=hints.turn,
+                tools=offered_names(tools, read_only=hints.read_only_tools),
+                tools_text=told_tools(tools, read_only=hints.read_only_tools),
+            ),
+            persona=agent.system_prompt or f"You are {ground.agent_name}, a helpful assistant.",
+            budget=most if budget is None else min(budget, most),
+            model=self._models.first(specs),
+            memory=memory,
+            facts_budget=agent.memory.token_budget,
+            tree_sources=tree_sources,
+        )
+
+
+def agent_of(ground: Ground) -> AgentDefinition:
+    """The session's agent. NotFound where it is not defined and has to be."""
+    if ground.agent_missing:
+        raise NotFound(f"There is no agent {ground.agent_name}.", code="agent_not_found")
+    return parse_definition(ground.definition) if ground.definition else _PLAIN
+
+
+class Producer:
+    """Makes replies, with the models and tools of this process."""
+
+    def __init__(self, models: Models, tools: ToolDeps, compiler: Compiler) -> None:
+        self._models, self._tools, self._compiler = models, tools, compiler
 
     async def produce(
         self, turn: RunningTurn, reply: Reply, teller: Teller, *, began: float
@@ -36,34 +91,20 @@ class Producer:
         loop runs.
         """
         claimed = turn.claimed
-        if claimed.agent_missing:
-            raise NotFound(f"There is no agent {claimed.agent_name}.", code="agent_not_found")
-        agent = parse_definition(claimed.definition) if claimed.definition else _PLAIN
+        agent = agent_of(claimed)
         hints = read_hints(claimed, claimed.journal.hints)
-        prompt = await self._remind(build_prompt(claimed, agent, hints), turn, agent)
+        compiled = await self._compiler.compile(claimed, hints, pending=claimed.pending)
+        prompt = Prompt(compiled=compiled)
         provider = await self._models.chain(
             tenant_id=claimed.tenant_id,
-            specs=agent.models.primary if agent.models else (),
+            specs=agent.models.primary,
             own_keys=claimed.own_keys,
         )
         wanted = reply.used_tools or (agent.tools and not hints.no_tools)
         if wanted and await self._loop(turn, reply, teller, agent, hints, prompt, provider):
             return
+        reply.estimated = compiled.tokens / compiled.factor
         await _stream(turn, reply, teller, prompt, provider, began=began)
-
-    async def _remind(self, prompt: Prompt, turn: RunningTurn, agent: AgentDefinition) -> Prompt:
-        """The prompt with what the memory knows for it, where the agent wants that."""
-        if self._injector is None or not agent.memory.inject:
-            return prompt
-        claimed = turn.claimed
-        notes = await self._injector.notes(
-            claimed.tenant_id,
-            person_id=claimed.person_id,
-            group_id=claimed.group_id,
-            text=prompt.asked,
-            budget=agent.memory.token_budget,
-        )
-        return replace(prompt, notes=notes)
 
     async def _loop(
         self,

@@ -1,19 +1,24 @@
-"""From a claimed turn to what the model is asked, and to what the history keeps. Pure.
+"""From a compiled context to what the model is asked, and to what the history keeps. Pure.
 
 Everything here is a function of what is stored, so a turn that is run again asks the same.
 """
 
-import json
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from chalicelib.agents.definition import AgentDefinition
-from chalicelib.providers import ModelMessage, ModelRequest, Reasoning, ToolCall, ToolSpec
+from chalicelib.context.compile import Compiled
+from chalicelib.providers import ModelMessage, ModelRequest, ToolSpec
+from chalicelib.providers.counting import estimate_message, estimate_tokens
 from chalicelib.sessions.calls import NOT_RUN, UNKNOWN, Call, Round
 from chalicelib.sessions.rows import ClaimedTurn
+from chalicelib.tools.excerpt import excerpt
+from chalicelib.tools.offer import specs_text
+
+_RESULT_AT_LEAST: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,24 +33,9 @@ class Hints:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """The parts of every request of one turn: what stands before its rounds.
+    """What every request of one turn is made of: the compiled context, before the turn's rounds."""
 
-    `notes` are what the memory knows for this turn. They stand behind the history, which is the
-    same in the next turn, so that what a provider keeps of it holds; the history never has them.
-    """
-
-    system: str
-    history: tuple[ModelMessage, ...]
-    pending: tuple[ModelMessage, ...]
-    notes: str = ""
-
-    @property
-    def asked(self) -> str:
-        """What the user says: in this turn or, where it only goes on, the last time."""
-        said = [one.content for one in self.pending if one.role == "user"]
-        if not said:
-            said = [one.content for one in self.history if one.role == "user"][-1:]
-        return "\n".join(said)
+    compiled: Compiled
 
     def request(
         self,
@@ -55,24 +45,78 @@ class Prompt:
         tools: tuple[ToolSpec, ...] = (),
         stream: bool = True,
     ) -> ModelRequest:
-        """The request behind these calls that were decided on and these rounds."""
-        messages = [*self.history, *(_result(call) for call in decided or ())]
-        if self.notes:
-            messages.append(ModelMessage(role="system", content=self.notes))
-        messages += self.pending
-        for one in rounds or ():
-            messages.append(
-                ModelMessage(
-                    role="assistant",
-                    content=one.content,
-                    tool_calls=tuple(call.asked() for call in one.calls),
-                    reasoning=one.reasoning,
-                )
-            )
-            messages += [_result(call) for call in one.calls if call.settled]
+        """The request behind these calls that were decided on and these rounds.
+
+        What they take is made room for: first older turns go, then long results are shortened.
+        """
+        made = self.compiled
+        late = [_result(call) for call in decided or ()]
+        told = _round_messages(rounds or [])
+        blocks = list(made.blocks)
+        over = made.tokens + self._count([*late, *told]) + self._untold(tools) - made.budget
+        needed = bool(late) or not made.pending
+        while over > 0 and len(blocks) > needed:
+            over -= blocks.pop(0).tokens
+        if over > 0:
+            late, told = self._shorten([*late, *told], over, len(late))
+        messages = []
+        if made.summary:
+            messages.append(ModelMessage(role="system", content=made.summary))
+        # before what is asked now, or was asked last where the turn only goes on with it
+        place = len(blocks) if made.pending else max(len(blocks) - 1, 0)
+        messages += [one for block in blocks[:place] for one in block.messages]
+        if made.pending:
+            messages += late
+        messages.append(ModelMessage(role="system", content=made.notes))
+        messages += [one for block in blocks[place:] for one in block.messages]
+        messages += made.pending or late
+        messages += told
         return ModelRequest(
-            system=self.system, messages=tuple(messages), tools=tools, stream=stream
+            system=made.system, messages=tuple(messages), tools=tools, stream=stream
         )
+
+    def _untold(self, tools: tuple[ToolSpec, ...]) -> int:
+        """Tokens of the tools that the context did not know of when it was compiled."""
+        counted = sum(one.tokens for one in self.compiled.before if one.kind == "tools")
+        actual = math.ceil(estimate_tokens(specs_text(tools)) * self.compiled.factor)
+        return max(0, actual - counted)
+
+    def _count(self, messages: list[ModelMessage]) -> int:
+        factor = max(1.0, self.compiled.factor)
+        return sum(math.ceil(estimate_message(one) * factor) for one in messages)
+
+    def _shorten(
+        self, messages: list[ModelMessage], over: int, late: int
+    ) -> tuple[list[ModelMessage], list[ModelMessage]]:
+        """The messages with their longest results cut until enough is saved, or none is long."""
+        while over > 0:
+            place = max(range(len(messages)), key=lambda one: _length(messages[one]))
+            longest = messages[place]
+            if _length(longest) <= _RESULT_AT_LEAST:
+                break
+            limit = max(_RESULT_AT_LEAST, len(longest.content) // 2)
+            messages[place] = replace(longest, content=excerpt(longest.content, limit=limit))
+            over -= self._count([longest]) - self._count([messages[place]])
+        return messages[:late], messages[late:]
+
+
+def _length(message: ModelMessage) -> int:
+    return len(message.content) if message.role == "tool" else 0
+
+
+def _round_messages(rounds: list[Round]) -> list[ModelMessage]:
+    messages = []
+    for one in rounds:
+        messages.append(
+            ModelMessage(
+                role="assistant",
+                content=one.content,
+                tool_calls=tuple(call.asked() for call in one.calls),
+                reasoning=one.reasoning,
+            )
+        )
+        messages += [_result(call) for call in one.calls if call.settled]
+    return messages
 
 
 def rfc3339(moment: datetime) -> str:
@@ -91,20 +135,6 @@ def read_hints(turn: ClaimedTurn, resumed: list[dict[str, Any]]) -> Hints:
         turn=last.get("turnHint"),
         no_tools=any(one.get("noTools") for one in given),
         read_only_tools=any(one.get("readOnlyTools") for one in given),
-    )
-
-
-def build_prompt(turn: ClaimedTurn, agent: AgentDefinition, hints: Hints) -> Prompt:
-    """The agent's prompt, the full history, then the turn's messages and its hint."""
-    persona = agent.system_prompt or f"You are {turn.agent_name}, a helpful assistant."
-    system = [persona, *([hints.system] if hints.system else [])]
-    pending = [_message(one) for one in orjson.loads(turn.pending)]
-    if hints.turn:
-        pending.append(ModelMessage(role="system", content=hints.turn))
-    return Prompt(
-        system="\n\n".join(system),
-        history=tuple(_message(one) for one in orjson.loads(turn.history)),
-        pending=tuple(pending),
     )
 
 
@@ -176,29 +206,3 @@ def _told_of(call: Call) -> tuple[str, bool]:
 def _result(call: Call) -> ModelMessage:
     text, is_error = _told_of(call)
     return ModelMessage(role="tool", content=text, tool_call_id=call.id, is_error=is_error)
-
-
-def _message(one: dict[str, Any]) -> ModelMessage:
-    reasoning = one.get("reasoning")
-    return ModelMessage(
-        role=one["role"],
-        content=one["content"],
-        attachments=tuple(one.get("attachments") or ()),
-        tool_calls=tuple(
-            ToolCall(
-                id=call["id"],
-                name=call["name"],
-                arguments=json.dumps(call["arguments"], ensure_ascii=False),
-            )
-            for call in one.get("toolCalls") or ()
-        ),
-        reasoning=None
-        if reasoning is None
-        else Reasoning(
-            provider=reasoning["provider"],
-            model=reasoning["model"],
-            blocks=tuple(reasoning["blocks"]),
-        ),
-        tool_call_id=one.get("toolCallId"),
-        is_error=one.get("isError", False),
-    )

@@ -1,6 +1,6 @@
 -- insert_session --
--- Session and head in one statement: neither is ever seen without the other. So is the person of
--- the `user_id`, if there is one: as `resolve_people` of memory's people.sql, for one handle.
+-- Session, head and state in one statement: none is ever seen without the others. So is the person
+-- of the `user_id`, if there is one: as `resolve_people` of memory's people.sql, for one handle.
 WITH known AS (
     SELECT person_id FROM person_handles
     WHERE tenant_id = pal.tenant() AND channel = 'user' AND handle = %(handle)s FOR SHARE
@@ -19,6 +19,8 @@ WITH known AS (
     VALUES (%(id)s, pal.tenant(), %(agent_name)s, %(environment)s, %(user_id)s, %(group_id)s,
             %(metadata)s, coalesce((SELECT person_id FROM known), (SELECT person_id FROM claimed)))
     RETURNING id, tenant_id
+), state AS (
+    INSERT INTO session_states (session_id, tenant_id) SELECT id, tenant_id FROM made
 )
 INSERT INTO session_heads (session_id, tenant_id) SELECT id, tenant_id FROM made
 
@@ -140,6 +142,7 @@ WITH prior AS (
 ), folded AS (
     UPDATE messages m SET turn_id = head.running_turn, turn_ordinal = head.turn_count
     FROM head WHERE m.session_id = head.session_id AND m.turn_id = head.cut_turn
+      AND head.cut_turn IS NOT NULL  -- else a long session is read through for nothing
 ), turn AS (
     UPDATE turns t SET status = 'running', generation = head.generation, started_at = now(),
                        resumes_turn = coalesce(head.cut_turn, t.resumes_turn)
@@ -162,16 +165,41 @@ SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.wa
                ORDER BY m.seq)::text
         FROM messages m
         WHERE m.session_id = head.session_id AND m.turn_id IN (head.running_turn, head.cut_turn)
-          AND m.role = 'user'),
+          AND m.role = 'user'
+          -- so that of a long session the end is read
+          AND m.turn_ordinal >= (SELECT min(o.ordinal) FROM turns o
+                                 WHERE o.id IN (head.running_turn, head.cut_turn))),
        turn.resumes_turn, s.user_id, s.person_id, s.group_id, a.definition::text,
        a.id IS NULL AND NOT t.undefined_agents AS agent_missing,
        EXISTS (SELECT FROM tenant_secrets WHERE kind = 'provider') AS own_keys,
+       s.summary, coalesce(st.pins::text, '[]'), coalesce(st.tree, ''),
+       coalesce(st.calibration, 1)::double precision, st.counted_model,
+       turn.accepted_at AT TIME ZONE coalesce(tp.timezone, 'UTC'), coalesce(tp.timezone, 'UTC'),
+       (SELECT p.name FROM people p WHERE p.tenant_id = s.tenant_id AND p.id = s.person_id),
        EXISTS (SELECT FROM tool_calls c WHERE c.session_id = head.session_id AND c.run_turn IS NULL
                AND c.status IN ('approved', 'denied', 'expired', 'superseded')) AS decided,
        CASE WHEN head.watched THEN pg_notify('pal_feed', head.session_id || ' ' || head.turn_seq) END
 FROM head, turn, event, tenants t, sessions s
     LEFT JOIN agents a ON a.tenant_id = s.tenant_id AND a.name = s.agent_name
+    LEFT JOIN session_states st ON st.session_id = s.id
+    LEFT JOIN tenant_policies tp ON tp.tenant_id = s.tenant_id
 WHERE s.id = head.session_id AND t.id = head.tenant_id
+
+-- read_ground --
+-- What a turn's context would be compiled from, were there a turn now.
+SELECT s.agent_name, s.messages::text, s.person_id, s.group_id, a.definition::text,
+       a.id IS NULL AND NOT t.undefined_agents AS agent_missing,
+       EXISTS (SELECT FROM tenant_secrets WHERE kind = 'provider') AS own_keys,
+       s.summary, coalesce(st.pins::text, '[]'), coalesce(st.tree, ''),
+       coalesce(st.calibration, 1)::double precision, st.counted_model,
+       now() AT TIME ZONE coalesce(tp.timezone, 'UTC'), coalesce(tp.timezone, 'UTC'),
+       (SELECT p.name FROM people p WHERE p.tenant_id = s.tenant_id AND p.id = s.person_id),
+       s.tenant_id
+FROM sessions s JOIN tenants t ON t.id = s.tenant_id
+    LEFT JOIN agents a ON a.tenant_id = s.tenant_id AND a.name = s.agent_name
+    LEFT JOIN session_states st ON st.session_id = s.id
+    LEFT JOIN tenant_policies tp ON tp.tenant_id = s.tenant_id
+WHERE s.id = %(session_id)s
 
 -- write_deltas --
 -- The text and the heartbeat of many turns of one tenant in one statement. A row of text per turn
@@ -295,9 +323,11 @@ WITH head AS (
                      error = %(error)s
     FROM head WHERE turns.id = head.cut_turn
 ), next AS (
-    INSERT INTO turns (id, tenant_id, session_id, ordinal)
-    SELECT queued_turn, tenant_id, session_id, turn_count FROM head
-    WHERE queued_turn = %(new_turn)s
+    -- it asks the same, the time included
+    INSERT INTO turns (id, tenant_id, session_id, ordinal, accepted_at)
+    SELECT h.queued_turn, h.tenant_id, h.session_id, h.turn_count, t.accepted_at
+    FROM head h JOIN turns t ON t.id = h.cut_turn
+    WHERE h.queued_turn = %(new_turn)s
 ), event AS (
     INSERT INTO session_events (session_id, seq, tenant_id, kind, turn_id, generation, data)
     SELECT session_id, seq, tenant_id, 'message_error', cut_turn, generation,

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from chalicelib.context.given import Ground
 from chalicelib.sessions.calls import Journal
 
 Status = Literal["active", "processing", "awaiting_approval", "interrupted", "stopped", "ended"]
@@ -68,18 +69,14 @@ class Accepted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimedTurn:
+class ClaimedTurn(Ground):
     """A turn this process may run, with all that its prompt is made of.
 
-    `history` is the JSON text of `sessions.messages`, `pending` that of the turn's own messages,
-    `definition` that of the agent's, None for an agent that no one has defined (`agent_missing`:
-    where that is an error). `cut_turn` was cut before this one and is taken up by it;
-    `resumes_turn` is that one, or the one that stopped for an approval. `decided`: calls were
-    decided on since. (turn_id, generation) is the fencing token of every later write.
+    `pending` is the JSON text of the turn's own messages. `cut_turn` was cut before this one and is
+    taken up by it; `resumes_turn` is that one, or the one that stopped for an approval. `decided`:
+    calls were decided on since. (turn_id, generation) is the fencing token of every later write.
     """
 
-    tenant_id: str
-    session_id: str
     turn_id: str
     cut_turn: str | None
     resumes_turn: str | None
@@ -88,14 +85,7 @@ class ClaimedTurn:
     watched: bool
     accepted_at: datetime
     event: str
-    agent_name: str
-    definition: str | None
-    agent_missing: bool
-    own_keys: bool
     user_id: str | None
-    person_id: str | None
-    group_id: str | None
-    history: str
     pending: str
     cancel_requested: bool
     decided: bool

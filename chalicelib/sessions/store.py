@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
+from chalicelib.context.given import Ground
 from chalicelib.db import Tx, load_queries
 from chalicelib.ids import new_id
 from chalicelib.memory.handles import Handle
@@ -190,7 +191,41 @@ async def claim_turn(
         definition=row[15],
         agent_missing=row[16],
         own_keys=row[17],
-        decided=row[18],
+        summary=row[18],
+        pins=row[19],
+        tree=row[20],
+        calibration=row[21],
+        counted_model=row[22],
+        local_time=row[23],
+        timezone=row[24],
+        person_name=row[25],
+        decided=row[26],
+    )
+
+
+async def read_ground(tx: Tx, session_id: str) -> Ground | None:
+    """The session as a turn would find it now; None if there is none of that id."""
+    row = await _one(tx, "read_ground", session_id=session_id)
+    if row is None:
+        return None
+    return Ground(
+        tenant_id=row[15],
+        session_id=session_id,
+        agent_name=row[0],
+        history=row[1],
+        person_id=row[2],
+        group_id=row[3],
+        definition=row[4],
+        agent_missing=row[5],
+        own_keys=row[6],
+        summary=row[7],
+        pins=row[8],
+        tree=row[9],
+        calibration=row[10],
+        counted_model=row[11],
+        local_time=row[12],
+        timezone=row[13],
+        person_name=row[14],
     )
 
 

@@ -1,6 +1,7 @@
 """What the API says of itself in /openapi.json is what it answers, body for body."""
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.fakes.openai_server import Reply as Scripted
 from tests.support.answers import new_session
 from tests.support.doors import Door
 from tests.support.http import Event, Reply
+from tests.support.sealing import plant
 from tests.support.stack import Stack
 
 UNKNOWN = "sess_00000000000000000000000000"
@@ -22,6 +24,8 @@ VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 BODIES = {
     ("POST", "/v1/sessions/{session_id}/messages"): {"content": "x"},
     ("POST", "/v1/approvals/{approval_id}"): {"decision": "deny"},
+    ("PUT", "/v1/sessions/{session_id}/pins"): {"pins": ["x"]},
+    ("POST", "/v1/sessions/{session_id}/context"): {},
     ("PUT", "/v1/agents/{name}"): {},
     ("POST", "/v1/people/{person_id}/handles"): {"channel": "user", "handle": "x"},
 }
@@ -143,9 +147,17 @@ def test_every_answer_is_as_the_document_says(
     ids = {"session_id": session, "name": "guide", "call_id": "x", "approval_id": "x"}
 
     def ask(
-        method: str, path: str, body: Any = None, *, by: Door = door, query: str = "", **more: Any
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        by: Door = door,
+        query: str = "",
+        of: str | None = None,
+        **more: Any,
     ) -> Reply:
-        reply = by.call(method, path.format_map(ids) + query, body, **more)
+        known = ids if of is None else {**ids, "session_id": of}
+        reply = by.call(method, path.format_map(known) + query, body, **more)
         document.check(method, path, reply)
         return reply
 
@@ -228,6 +240,7 @@ def test_every_answer_is_as_the_document_says(
     assert ask("GET", one + "/tool-calls/{call_id}").status == 200
     ids |= {"session_id": session, "call_id": "x", "approval_id": "x"}
 
+    ask_about_state(ask, stack, door)
     ids["person_id"] = ask_about_people(ask, session)
     assert ask("GET", "/v1/people/{person_id}").status == 200
     more = {"channel": "email", "handle": "Ann@Example.com"}
@@ -261,6 +274,32 @@ def test_every_answer_is_as_the_document_says(
     for route, statuses in document.checked.items():
         assert {one for one in statuses if one < 300}, route
         assert {one for one in statuses if one >= 400} or "/v1/" not in route[1], route
+
+
+def ask_about_state(ask: Callable[..., Reply], stack: Stack, door: Door) -> None:
+    """Every answer about the state of a session; the session has ended then."""
+    session = new_session(door)
+    plant(stack, session)
+
+    def of(method: str, path: str, body: Any = None) -> Reply:
+        return ask(method, path, body, of=session)
+
+    one = "/v1/sessions/{session_id}"
+    assert of("PUT", f"{one}/pins", {"pins": ["x"]}).status == 200
+    assert of("PUT", f"{one}/pins", {"pins": [""]}).status == 422
+    assert of("GET", f"{one}/pins").json["pins"]
+    assert of("GET", f"{one}/tree").json["nodes"]
+    assert of("POST", f"{one}/context", {"query": "What was it?"}).json["sections"]
+    assert of("POST", f"{one}/context", {"tokenBudget": 10}).status == 413
+    assert of("POST", f"{one}/resume").status == 409
+    assert of("POST", f"{one}/end").json["promoted"]
+    assert of("PUT", f"{one}/pins", {"pins": ["x"]}).status == 409
+    # as a second crash in a row leaves it
+    stack.database.rows(
+        "UPDATE pal.session_heads SET status = 'interrupted' WHERE session_id = %s", session
+    )
+    assert of("POST", f"{one}/resume").status == 200
+    stack.node.run(stack.node.services.engine.wait_idle())
 
 
 def ask_about_people(ask: Callable[..., Reply], session: str) -> str:
@@ -319,6 +358,7 @@ def ask_about_facts(ask: Callable[..., Reply], provider: FakeOpenAI, ids: dict[s
     assert ask("GET", search, query="?q=x&personId=x").status == 404
     assert ask("GET", "/v1/memory/index").status == 200
     assert ask("DELETE", one).status == 204
+    ask_about_policy(ask, provider)
     assert ask("POST", remember, seat).status == 201
     person = "/v1/people/{person_id}"
     page = ask("GET", person + "/export", query="?pageSize=1")
@@ -331,6 +371,39 @@ def ask_about_facts(ask: Callable[..., Reply], provider: FakeOpenAI, ids: dict[s
     assert ask("GET", person + "/export", query="?pageSize=0").status == 422
     assert ask("DELETE", person).status == 204
     provider.default(None)
+
+
+def ask_about_policy(ask: Callable[..., Reply], provider: FakeOpenAI) -> None:
+    """Every answer about the policy and about what waits for approval, some of which stays."""
+    policy, candidates = "/v1/memory/policy", "/v1/memory/candidates"
+    assert ask("GET", policy).status == 200
+    assert ask("PUT", policy, {"keep_days": {"audit": 0}}).status == 422
+    asking = {"form": {"stated": "approve"}, "keep_days": {"audit": 30, "sealed": None}}
+    assert ask("PUT", policy, {**asking, "timezone": "asia/jakarta"}).status == 200
+    said = [
+        {"channel": "sms", "kind": "message", "content": f"I like {one}.", "occurredAt": at}
+        for at in ("2026-01-01T00:00:00Z",)
+        for one in ("tea", "rye", "figs", "oats")
+    ]
+    person = {"channel": "phone", "handle": "+6281234567890"}
+    events = {"events": [{**one, "person": person} for one in said]}
+    assert ask("POST", "/v1/memory/events", events).status == 200
+    read = [{"topic": one["content"], "content": one["content"], "confidence": 0.9} for one in said]
+    provider.default(Scripted(pieces=[json.dumps({"distillates": read})]))
+    assert ask("POST", "/v1/memory/distill").status == 200
+    provider.default(Scripted(pieces=['{"distillates": []}']))
+    waiting = ask("GET", candidates, query="?status=pending").json["candidates"]
+    yes, no, *_ = [one["id"] for one in waiting]
+    assert ask("GET", candidates, query="?status=x").status == 422
+    assert ask("GET", candidates, query="?pageSize=1").headers["x-next-page-token"]
+    assert ask("POST", candidates, {"ids": [], "decision": "deny"}).status == 422
+    assert ask("POST", candidates, {"ids": ["x"], "decision": "deny"}).status == 404
+    assert ask("POST", candidates, {"ids": [yes], "decision": "approve"}).status == 200
+    assert ask("POST", candidates, {"ids": [yes], "decision": "deny"}).status == 409
+    assert ask("POST", candidates, {"ids": [no], "decision": "deny"}).status == 200
+    told = ask("GET", candidates).json["candidates"]
+    assert {one["status"] for one in told} == {"pending", "approved", "denied"}
+    assert ask("PUT", policy, {}).status == 200
 
 
 def test_trouble_is_as_the_document_says(make_stack: Callable[..., Stack]) -> None:

@@ -126,7 +126,9 @@ def test_long_session_is_cut_to_its_newest_and_paged_whole(door: Door, stack: St
     """Lost if red: the page of a long conversation, or its beginning."""
     session = new_session(door)
     for _ in range(6):
-        door.stream("POST", f"/v1/sessions/{session}/messages", {"content": "x" * 199_000}).rest()
+        door.stream(
+            "POST", f"/v1/sessions/{session}/messages", {"content": "walk " * 39_800}
+        ).rest()
     stack.database.rows(
         "UPDATE pal.messages SET content = repeat('y', 900000) WHERE role = 'assistant'"
     )

@@ -62,6 +62,51 @@ def put(
     )
 
 
+def promote(stack: Stack, number: int, content: str, *, session: str, **whose: str | None) -> None:
+    """Write an episode as an end does."""
+    stack.database.rows(
+        "INSERT INTO pal.memory_episodes (id, tenant_id, session_id, person_id, group_id, kind,"
+        " content, content_key, occurred_at)"
+        " VALUES (%s, %s, %s, %s, %s, 'decision', %s, '', now())",
+        *(f"epi_{number:026}", stack.tenant, session, whose["person"], whose.get("group")),
+        content,
+    )
+
+
+def propose(
+    stack: Stack,
+    number: int,
+    content: str,
+    *,
+    about: str | None,
+    by: str | None = None,
+    group: str | None = None,
+) -> None:
+    """Let a fact wait for approval, as a pass does."""
+    stack.database.rows(
+        "INSERT INTO pal.memory_candidates (id, tenant_id, tier, person_id, group_id, content,"
+        " content_key, proposal) VALUES (%s, %s, 'semantic', %s, %s, %s, '', %s::jsonb)",
+        *(f"cand_{number:026}", stack.tenant, about, group, content),
+        json.dumps({"said_by": by, "topic": "t"}),
+    )
+
+
+def narrate(
+    stack: Stack,
+    number: int,
+    *lines: tuple[str, str],
+    person: str | None = None,
+    group: str | None = None,
+) -> None:
+    """Write a narrative: each line with the id that it rests on."""
+    told = [{"text": text, "sources": [source]} for text, source in lines]
+    stack.database.rows(
+        "INSERT INTO pal.memory_narratives (id, tenant_id, person_id, group_id, lines)"
+        " VALUES (%s, %s, %s, %s, %s::jsonb)",
+        *(f"nar_{number:026}", stack.tenant, person, group, json.dumps(told)),
+    )
+
+
 def person(door: Door, handle: dict[str, str], **more: Any) -> str:
     """A new person's id."""
     reply = door.call("POST", PEOPLE, {"handles": [handle], **more})
@@ -127,9 +172,16 @@ def test_export_leaves_nothing_out(size: int, stack: Stack) -> None:
     put(stack, 3, "Ben is tall.", about=ben, by=ann, topic="height")
     put(stack, 4, "Ben is small.", about=ben, by=ben, topic="size")
     old = person(door, {"channel": "email", "handle": "ann@example.com"})
+    for number in range(3):
+        promote(stack, number, f"decided {number}", session=first, person=ann)
+        propose(stack, number, f"proposed {number}", about=ann)
+    propose(stack, 9, "proposed of Ben", about=ben)
+    narrate(stack, 1, ("Moved to Bergen.", ids(2)), person=ann)
+    narrate(stack, 2, ("Ben is small.", ids(4)), person=ben)
     assert door.call("POST", PEOPLE + "/merge", {"from": old, "into": ann}).status == 200
 
     whole: dict[str, list[Any]] = {"distillates": [], "events": []}
+    whole |= {"episodes": [], "narratives": [], "candidates": []}
     sessions: dict[str, list[Any]] = {}
     for page in pages(door, old, size):
         assert page["person"]["id"] == ann
@@ -147,6 +199,11 @@ def test_export_leaves_nothing_out(size: int, stack: Stack) -> None:
     ]
     assert whole["distillates"][0]["superseded_by"] == ids(2)
     assert whole["distillates"][2]["person_id"] == ben
+    assert [one["content"] for one in whole["episodes"]] == [f"decided {n}" for n in range(3)]
+    assert {one["session_id"] for one in whole["episodes"]} == {first}
+    [narrative] = whole["narratives"]
+    assert narrative["lines"] == [{"text": "Moved to Bergen.", "sources": [ids(2)]}]
+    assert [one["content"] for one in whole["candidates"]] == [f"proposed {n}" for n in range(3)]
     told = [one["content"] for one in whole["events"]]
     assert told[:4] == [f"said {n}" for n in range(4)]
     assert (whole["events"][0]["group_id"], whole["events"][0]["metadata"]) == ("g", {"a": 1})
@@ -208,6 +265,13 @@ def test_all_of_a_person_is_deleted(door: Door, stack: Stack, provider: FakeOpen
     put(stack, 2, "Told by the zebra.", about=ben, by=ann, topic="b")
     put(stack, 3, "Jack is a zebra.", about=None, by=ann, topic=f"kind\x1fjack\x1f{ann}")
     assert door.call("DELETE", f"/v1/memory/distillates/{ids(3)}").status == 204
+    promote(stack, 1, "Paint the zebra.", session=session, person=ann)
+    promote(stack, 2, "Feed the zebra.", session=session, person=ann, group="g")
+    propose(stack, 1, "Is a zebra.", about=ann)
+    propose(stack, 2, "The zebra says that Ben is tall.", about=ben, by=ann)
+    propose(stack, 3, "The zebra's friend is tall.", about=None, by=old)
+    propose(stack, 4, "Ben is tall, as the group heard.", about=ben, by=ann, group="g")
+    narrate(stack, 2, ("Feeds the zebra.", f"epi_{2:026}"), ("Told.", ids(1)), group="g")
     held = door.call("GET", f"{PEOPLE}/{ann}/export").json["person"]["forgotten"]
     assert {one["topic"] for one in held} == {"zebra's secret", "kind"}
     assert counts(stack, "ebra")
@@ -221,6 +285,11 @@ def test_all_of_a_person_is_deleted(door: Door, stack: Stack, provider: FakeOpen
     refused(door.call("GET", f"/v1/sessions/{session}"), 404, "not_found")
     facts = stack.database.rows("SELECT content, person_id, said_by FROM pal.memory_distillates")
     assert facts == [("Told in the group.", ben, None)]
+    query = "SELECT content, person_id, proposal->>'said_by' FROM pal.memory_candidates"
+    assert stack.database.rows(query) == [("Ben is tall, as the group heard.", ben, None)]
+    query = "SELECT lines, stale_at IS NULL FROM pal.memory_narratives WHERE group_id = 'g'"
+    told = [{"text": "Told.", "sources": [ids(1)]}]
+    assert stack.database.rows(query) == [(told, False)]
     assert len(door.call("GET", f"/v1/sessions/{kept}").json["messages"]) == 2
     # whoever comes with that handle is someone new
     again = door.call("POST", PEOPLE, made, headers=once)

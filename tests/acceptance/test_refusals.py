@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 from chalicelib.api.schemas import Attachment, MessageIn, SessionIn
 from chalicelib.ids import new_id
 from tests.conftest import open_door
+from tests.fakes.notes import said
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.answers import new_session, refused
 from tests.support.doors import Door, HttpDoor, StreamDoor
@@ -599,22 +600,22 @@ def test_every_text_survives_to_the_byte(door: Door, stack: Stack, provider: Fak
         assert told["user_message"]["content"] == text
         assert told["user_message"]["turnId"] == told["message_completed"]["turnId"] != ""
         assert text_of(events) == told["message_completed"]["text"] == f"echo: {text}"
-        assert provider.requests[-1].body["messages"][-1]["content"] == text
+        assert said(provider.requests[-1].body["messages"][-1]["content"]) == text
     raw = json.dumps({"content": texts[2]}, ensure_ascii=False).encode()
     assert door.call("POST", path, raw=raw).status == 202
     texts.append(texts[2])
-    said = [text for one in texts for text in (one, f"echo: {one}")]
+    spoken = [text for one in texts for text in (one, f"echo: {one}")]
     replay = door.stream("GET", f"/v1/sessions/{session}/events?after=0")
     events = []
     for _ in texts:
         events += replay.read_until("message_completed")
     replay.close()
     assert [one.data["content"] for one in events if one.name == "user_message"] == texts
-    assert text_of(events) == "".join(said[1::2])
-    assert [one["content"] for one in stored(door, stack, session)] == said
+    assert text_of(events) == "".join(spoken[1::2])
+    assert [one["content"] for one in stored(door, stack, session)] == spoken
     assert [
         one["content"] for one in door.call("GET", f"{path}?pageSize=200").json["messages"]
-    ] == said
+    ] == spoken
 
 
 def test_names_and_metadata_come_back_as_they_were_sent(door: Door) -> None:

@@ -3,6 +3,7 @@
 The routes are the router's own, so one that is added fails here until it has a case.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ NOWHERE = {
     "name": "nobody",
     "person": UNKNOWN.replace("sess", "per"),
     "distillate": UNKNOWN.replace("sess", "mem"),
+    "candidate": UNKNOWN.replace("sess", "cand"),
 }
 VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 SSE = {"Accept": "text/event-stream"}
@@ -81,6 +83,18 @@ CASES: dict[tuple[str, str], list[Try]] = {
         Try(),
         Try(headers={"Idempotency-Key": "known"}),
     ],
+    ("POST", "/v1/sessions/{session_id}/end"): [
+        Try(),
+        Try(headers={"Idempotency-Key": "known"}),
+    ],
+    ("POST", "/v1/sessions/{session_id}/resume"): [
+        Try(),
+        Try(headers={"Idempotency-Key": "known"}),
+    ],
+    ("GET", "/v1/sessions/{session_id}/pins"): [Try()],
+    ("PUT", "/v1/sessions/{session_id}/pins"): [Try(body={"pins": ["steal"]})],
+    ("GET", "/v1/sessions/{session_id}/tree"): [Try()],
+    ("POST", "/v1/sessions/{session_id}/context"): [Try(body={"query": "steal"})],
     ("POST", "/v1/stream-tokens"): [Try(body={"sessionId": "{session}"})],
     ("GET", "/v1/sessions/{session_id}/tool-calls/{call_id}"): [
         Try(),
@@ -137,6 +151,23 @@ CASES: dict[tuple[str, str], list[Try]] = {
         Try(path="/v1/memory/search?q=window&personId={person}"),
     ],
     ("GET", "/v1/memory/index"): [Try(listing=True)],
+    ("GET", "/v1/memory/policy"): [Try(listing=True)],
+    # what it sets is the caller's own
+    ("PUT", "/v1/memory/policy"): [
+        Try(body={"form": {"stated": "never"}, "keep_days": {"semantic": 1}}, listing=True),
+    ],
+    ("GET", "/v1/memory/candidates"): [
+        Try(listing=True),
+        Try(path="/v1/memory/candidates?personId={person}&status=pending", listing=True),
+        Try(path="/v1/memory/candidates?pageToken={candidates_token}", listing=True),
+    ],
+    ("POST", "/v1/memory/candidates"): [
+        Try(body={"ids": ["{candidate}"], "decision": "approve"}),
+        Try(
+            body={"ids": ["{candidate}"], "decision": "deny"},
+            headers={"Idempotency-Key": "known"},
+        ),
+    ],
     # a handle is each tenant's own: see the test of two people of one number
     ("POST", "/v1/memory/events"): [],
     ("POST", "/v1/people"): [],
@@ -179,6 +210,7 @@ SCOPES = {
     "/v1/approvals": "sessions",
     "/v1/agents": "admin",
     "/v1/admin": "admin",
+    "/v1/memory/policy": "admin",
     "/v1/memory": "memory",
     "/v1/people": "memory",
 }
@@ -201,6 +233,8 @@ SHOWN = (
     "/v1/people",
     "/v1/people/duplicates",
     "/v1/memory/distillates",
+    "/v1/memory/policy",
+    "/v1/memory/candidates",
 )
 """What a tenant has of its own beside sessions."""
 
@@ -310,6 +344,7 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
                 secrets = (
                     session,
                     *(theirs[one] for one in ("call", "approval", "person", "distillate", "name")),
+                    theirs["candidate"],
                 )
                 secrets += ("ter2", "+62", "window")
                 assert [one for one in secrets if one in told] == [], route
@@ -366,7 +401,16 @@ def define_and_ask(owner: Door, provider: FakeOpenAI) -> dict[str, str]:
     gone = {**fact, "topic": "more"}
     assert owner.call("POST", "/v1/memory/remember", gone).status == 201
     export = f"/v1/people/{person.json['id']}/export?pageSize=1"
+    asking = {"form": {"stated": "approve"}, "timezone": "Asia/Jakarta"}
+    assert owner.call("PUT", "/v1/memory/policy", asking).status == 200
+    read = [{"topic": one, "content": "A window.", "confidence": 1} for one in ("seat", "view")]
+    read[1]["content"] = "Two windows."
+    provider.script(Reply(pieces=[json.dumps({"distillates": read})]))
+    assert owner.call("POST", "/v1/memory/distill").status == 200
+    candidates = owner.call("GET", "/v1/memory/candidates?pageSize=1")
     return {
+        "candidate": candidates.json["candidates"][0]["id"],
+        "candidates_token": candidates.headers[header],
         "distillate": remembered.json["id"],
         "distillates_token": owner.call("GET", "/v1/memory/distillates?pageSize=1").headers[header],
         "export_token": owner.call("GET", export).headers[header],
@@ -430,7 +474,7 @@ def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: F
     before = rows_of(stack, stack.tenant)
     ids = {**NOWHERE, "session": session, "own": session, "event": "1", "stream_token": "x"}
     ids |= {"token": "", "agents_token": "", "approvals_token": "", "people_token": ""}
-    ids |= {"distillates_token": "", "export_token": ""}
+    ids |= {"distillates_token": "", "candidates_token": "", "export_token": ""}
     ids |= {"own_person": NOWHERE["person"]}
     for method, pattern in routes():
         if (method, pattern) in OPEN:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import orjson
 from aiohttp import web
 
+from tests.fakes.notes import said
+
 ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -33,10 +35,10 @@ class Recorded:
 
     @property
     def last_user(self) -> str:
-        """The text of the last user message; empty if there is none."""
+        """What the last user message says, without our notes; empty if there is none."""
         for message in reversed(self.body["messages"]):
             if message.get("role") == "user":
-                return text_of(message.get("content"))
+                return said(text_of(message.get("content")))
         return ""
 
 

@@ -226,7 +226,7 @@ def test_remembered_is_the_callers_word(memory: Memory, stack: Stack, ann: str) 
         "source_kind": "remember",
     }
     assert {name: answer[name] for name in wanted} == wanted
-    assert set(answer) == {*wanted, "id", "created_at", "updated_at"}
+    assert set(answer) == {*wanted, "id", "visible_to", "created_at", "updated_at"}
     assert memory.contents(person_id=ann) == {"Lives in Oslo.", "chess"}
     key = "SELECT key_id FROM pal.memory_distillates WHERE id = %s"
     assert stack.database.one(key, answer["id"]) == memory.caller.key_id

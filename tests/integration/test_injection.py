@@ -10,7 +10,9 @@ import pytest
 
 from chalicelib.db import Database
 from chalicelib.memory.injection import Injector
-from chalicelib.memory.notes import estimate_tokens
+from chalicelib.memory.notes import Note, choose_notes, render_notes
+from chalicelib.providers.counting import estimate_tokens
+from tests.fakes.notes import without_time
 from tests.fakes.openai_replies import Call
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.agents import data_of, turn
@@ -75,19 +77,22 @@ def told(
     stack: Stack, person: str | None, group: str | None, tenant: str | None = None
 ) -> set[str]:
     """The contents of the facts that a session of this person and group may be given."""
+    return {one.content for one in facts(stack, person, group, tenant)}
+
+
+def facts(
+    stack: Stack, person: str | None, group: str | None = None, tenant: str | None = None
+) -> tuple[Note, ...]:
+    """The facts that a session of this person and group may be given."""
     injector = Injector(stack.node.services.db, enabled=True)
-    found = stack.node.run(
-        injector.facts(
-            tenant or stack.tenant, person_id=person, group_id=group, text="", budget=90_000
-        )
-    )
-    return {one.content for one in found}
+    read = injector.recollect(tenant or stack.tenant, person_id=person, group_id=group)
+    return stack.node.run(read).facts
 
 
 def prompts(provider: FakeOpenAI) -> list[list[tuple[str, str]]]:
-    """(role, content) of each request's messages behind the system prompt."""
+    """(role, content without the time) of each request's messages behind the system prompt."""
     return [
-        [(one["role"], one["content"]) for one in asked.body["messages"][1:]]
+        [(one["role"], without_time(one["content"] or "")) for one in asked.body["messages"][1:]]
         for asked in provider.requests
     ]
 
@@ -180,10 +185,7 @@ def test_whom_a_fact_is_about_is_told_by_their_name(stack: Stack) -> None:
     add_fact(stack, "Plays chess", ANN, ANN)
     add_fact(stack, "Hates football", JACK, ANN)
     add_fact(stack, "Likes jazz", None, ANN, hint="jill")
-    injector = Injector(stack.node.services.db, enabled=True)
-    block = stack.node.run(
-        injector.notes(stack.tenant, person_id=ANN, group_id=None, text="", budget=500)
-    )
+    block = render_notes(choose_notes(facts(stack, ANN), text="", budget=500))
     assert [line for line in block.splitlines() if line.startswith("- ")] == [
         '- 2026-06-01, about the user, "Plays chess": "Plays chess"',
         '- 2026-06-01, about "Jack", "Hates football": "Hates football"',
@@ -204,11 +206,8 @@ def test_of_many_facts_a_bounded_number_is_read_and_the_budget_holds(stack: Stac
     )
     stack.database.rows("ANALYZE pal.memory_distillates")
     assert len(told(stack, ANN, None)) == 300
-    injector = Injector(stack.node.services.db, enabled=True)
     for budget in (200, 800, 3000):
-        block = stack.node.run(
-            injector.notes(stack.tenant, person_id=ANN, group_id=None, text="number", budget=budget)
-        )
+        block = render_notes(choose_notes(facts(stack, ANN), text="number", budget=budget))
         assert estimate_tokens(block) <= budget
         assert "Fact number 20000" in block
 
@@ -261,21 +260,22 @@ def test_facts_are_there_in_each_round_and_after_an_approval(
     stack.node.run(stack.node.services.engine.wait_idle())
     before, after = prompts(provider)
     assert [role for role, _ in before] == ["user"]
-    assert [role for role, _ in after] == ["user", "assistant", "tool", "user"]
+    assert [role for role, _ in after] == ["user", "assistant", "tool"]
     assert "Lives in Oslo." in before[0][1]
-    assert "Lives in Oslo." in after[3][1]
+    assert "Lives in Oslo." in after[0][1]
     assert provider.refused == []
 
 
 @pytest.mark.parametrize(
     ("on", "memory", "there", "cost"),
     [
-        pytest.param(True, None, True, 4, id="on"),
-        pytest.param(True, {"inject": True, "tokenBudget": 400}, True, 4, id="on-with-a-budget"),
-        pytest.param(True, {"tokenBudget": 90}, False, 4, id="too-small-a-budget"),
-        pytest.param(True, {"tokenBudget": 0}, False, 3, id="no-budget"),
-        pytest.param(True, {"inject": False}, False, 3, id="not-injected"),
-        pytest.param(False, {"inject": True}, False, 3, id="off"),
+        pytest.param(True, None, True, 5, id="on"),
+        pytest.param(True, {"inject": True, "tokenBudget": 400}, True, 5, id="on-with-a-budget"),
+        pytest.param(True, {"tokenBudget": 50}, False, 5, id="too-small-a-budget"),
+        pytest.param(True, {"tokenBudget": 0}, False, 5, id="no-budget"),
+        pytest.param(True, {"inject": False}, False, 4, id="not-injected"),
+        # episodes and the narrative are read even so
+        pytest.param(False, {"inject": True}, False, 5, id="off"),
     ],
 )
 def test_agent_and_setting_decide_and_what_is_not_told_is_not_read(
@@ -311,11 +311,11 @@ def test_more_facts_than_the_agents_budget_holds_are_cut_to_it(
     add_people(stack)
     for number in range(60):
         add_fact(stack, f"Owns the umbrella with the number {number:02}.", ANN, ANN)
-    body = {"name": "clerk", "memory": {"tokenBudget": 250}}
+    body = {"name": "clerk", "memory": {"tokenBudget": 400}}
     assert http.call("POST", "/v1/agents", body).status == 201
     turn(http, session_of(http, stack, agentName="clerk"), "Where is umbrella number 17?")
     block = prompts(provider)[0][0][1].rpartition("\n\n")[0]
-    assert estimate_tokens(block) <= 250
+    assert estimate_tokens(block) <= 400
     assert block.count("\n- ") > 3
     assert "number 17." in block
 
@@ -407,10 +407,10 @@ def test_facts_that_are_not_to_be_had_in_time_are_left_out(stack: Stack) -> None
     async def read(db: Database) -> tuple[str, float]:
         clock = asyncio.get_running_loop().time
         began = clock()
-        block = await Injector(db, enabled=True, seconds=0.3).notes(
-            stack.tenant, person_id=ANN, group_id=None, text="hi"
+        found = await Injector(db, enabled=True, seconds=0.3).recollect(
+            stack.tenant, person_id=ANN, group_id=None
         )
-        return block, clock() - began
+        return " ".join(one.content for one in found.facts), clock() - began
 
     async def check(where: str) -> tuple[str, float]:
         db = Database(stack.database.app, size=1)
@@ -424,9 +424,9 @@ def test_facts_that_are_not_to_be_had_in_time_are_left_out(stack: Stack) -> None
             await db.close()
 
     assert "Oslo" in stack.node.run(check("free"))[0]
-    block, seconds = stack.node.run(check("pool"))
-    assert (block, seconds < 3) == ("", True)
+    known, seconds = stack.node.run(check("pool"))
+    assert (known, seconds < 3) == ("", True)
     with psycopg.connect(stack.database.master) as conn:
         conn.execute("LOCK pal.memory_distillates IN ACCESS EXCLUSIVE MODE")
-        block, seconds = stack.node.run(check("lock"))
-    assert (block, seconds < 3) == ("", True)
+        known, seconds = stack.node.run(check("lock"))
+    assert (known, seconds < 3) == ("", True)

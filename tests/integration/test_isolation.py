@@ -16,6 +16,7 @@ from tests.fakes.openai_replies import Call
 from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.http import EventStream
 from tests.support.postgres import TestDatabase
+from tests.support.sealing import plant
 from tests.support.stack import Stack
 from tests.support.waiting import be_cancelled_at_work
 
@@ -61,6 +62,15 @@ def use_everything(stack: Stack, key: str, provider: FakeOpenAI) -> EventStream:
         assert kept.status == 201
     assert http.call("DELETE", f"/v1/memory/distillates/{kept.json['id']}").status == 204
     assert http.call("POST", "/v1/memory/distill").json["enabled"] is True
+    asking = {"form": {"stated": "approve"}}
+    assert http.call("PUT", "/v1/memory/policy", asking).status == 200
+    said |= {"content": "I live in Oslo.", "occurredAt": "2026-01-02T00:00:00Z"}
+    batch = {"events": [said]}
+    assert http.call("POST", "/v1/memory/events", batch).status == 200
+    read = {"topic": "home", "content": "Lives in Oslo.", "confidence": 0.9}
+    provider.script(Reply(pieces=[json.dumps({"distillates": [read]})]))
+    assert http.call("POST", "/v1/memory/distill").json["found"] == 0
+    assert len(http.call("GET", "/v1/memory/candidates").json["candidates"]) == 1
     # a round is there only while its turn runs, so this one stands for a turn that was cut
     stack.database.rows(
         "INSERT INTO pal.turn_rounds (turn_id, round, tenant_id, session_id, content, provider,"
@@ -68,6 +78,14 @@ def use_everything(stack: Stack, key: str, provider: FakeOpenAI) -> EventStream:
         " WHERE session_id = %s",
         session,
     )
+    # what came of the session, and its state
+    stack.node.run(stack.node.services.engine.wait_idle())
+    if not stack.database.one(
+        "SELECT count(*) FROM pal.session_nodes WHERE session_id = %s", session
+    ):
+        plant(stack, session)
+    assert http.call("PUT", f"/v1/sessions/{session}/pins", {"pins": ["x"]}).status == 200
+    assert http.call("POST", f"/v1/sessions/{session}/end").json["promoted"] > 0
     return stream
 
 

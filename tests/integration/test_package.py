@@ -186,13 +186,14 @@ def test_whoever_accepts_messages_knows_the_queue(dev_package: Package) -> None:
 
 
 def test_whoever_hands_passes_out_knows_their_queue(dev_package: Package) -> None:
-    """A tick would run every tenant's pass itself, in a minute; a long one would not be gone on."""
+    """A tick would run every tenant's pass itself, and whoever ends a session its narratives."""
     knowing = {
         name
         for name, one in dev_package.functions().items()
         if one["Environment"]["Variables"].get("PAL_MEMORY_QUEUE_URL") == {"Ref": "MemoryQueue"}
     }
-    assert knowing == {"MemoryTick", "MemoryWorker"}
+    behind_turns = {"APIHandler", "Stream", "TurnWorker", "Sweep"}
+    assert knowing == {"MemoryTick", "MemoryWorker", *behind_turns}
 
 
 @pytest.mark.parametrize("function", ["Sweep", "MemoryTick", "MemoryIndex"])
@@ -217,10 +218,10 @@ def test_passes_cost_what_they_may(dev_package: Package) -> None:
 @pytest.mark.parametrize(
     ("function", "work", "login"),
     [
-        pytest.param("APIHandler", SEND | SEAL | EMBED, "pal_app", id="api"),
-        pytest.param("Stream", SEND | TURN, "pal_app", id="stream"),
-        pytest.param("TurnWorker", TAKE | TURN, "pal_app", id="turn-worker"),
-        pytest.param("Sweep", SEND, "pal_app", id="sweep"),
+        pytest.param("APIHandler", SEND | SEND_PASS | SEAL | EMBED | ASK, "pal_app", id="api"),
+        pytest.param("Stream", SEND | SEND_PASS | TURN, "pal_app", id="stream"),
+        pytest.param("TurnWorker", TAKE | SEND_PASS | TURN, "pal_app", id="turn-worker"),
+        pytest.param("Sweep", SEND | SEND_PASS | ASK, "pal_app", id="sweep"),
         pytest.param("MemoryTick", SEND_PASS, "pal_app", id="memory-tick"),
         pytest.param("MemoryWorker", TAKE_PASS | SEND_PASS | ASK, "pal_app", id="memory-worker"),
         pytest.param("MemoryIndex", EMBED, "pal_app", id="memory-index"),
@@ -269,7 +270,7 @@ def test_tenants_secrets_are_sealed_with_a_key_that_outlives_the_stack(
         for name, one in dev_package.functions().items()
         if one["Environment"]["Variables"].get("PAL_KMS_KEY") == {"Fn::Sub": VAULT_KEY}
     }
-    assert knowing == {"APIHandler", "Stream", "TurnWorker", "MemoryWorker"}
+    assert knowing == {"APIHandler", "Stream", "TurnWorker", "Sweep", "MemoryWorker"}
 
 
 def test_every_function_has_its_log_group(dev_package: Package) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.fakes.notes import said
 from tests.fakes.tool_server import ToolServer
 from tests.support.http import Event, HttpClient
 
@@ -60,11 +61,12 @@ def calls_of(http: HttpClient, session: str) -> list[dict[str, Any]]:
 
 
 def sent(body: dict[str, Any]) -> list[tuple[str, Any]]:
-    """(role, content or called names) of a request's messages behind the system prompt."""
+    """(role, what was said or called names) of a request's messages behind the system prompt."""
     told: list[tuple[str, Any]] = []
     for one in body["messages"]:
         if one["role"] == "system":
             continue
         asked = [call["function"]["name"] for call in one.get("tool_calls") or ()]
-        told.append((one["role"], asked or one["content"]))
+        content = said(one["content"]) if isinstance(one["content"], str) else one["content"]
+        told.append((one["role"], asked or content))
     return told

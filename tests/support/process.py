@@ -28,6 +28,7 @@ class GatewayProcess:
                 "PAL_DATABASE_POOL": "6",
                 "PAL_PORT": str(port),
                 "PAL_PROVIDERS": "openai:fake",
+                "PAL_SESSION_TREE": "plain",  # scripted providers would be asked to keep it
                 "PAL_LOG_LEVEL": "WARNING",
                 "OPENAI_BASE_URL": provider_url,
                 "OPENAI_API_KEY": "sk-fake",

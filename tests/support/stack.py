@@ -135,6 +135,7 @@ class Stack:
                 provider_first_timeout=20.0,
                 provider_idle_timeout=20.0,
                 provider_retries=0,
+                session_tree="plain",  # a scripted provider would be asked to keep it
                 drain=0.0,
             ),
             **changes,

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chalicelib.memory.notes import Note, choose_notes, estimate_tokens, quote, render_notes
+from chalicelib.memory.notes import Note, choose_notes, quote, render_notes
 from chalicelib.memory.relevance import relevances
+from chalicelib.providers.counting import estimate_tokens
 
 NEWEST = datetime(2026, 7, 1, 23, 30, tzinfo=UTC)
 
@@ -123,7 +124,7 @@ def test_long_fact_is_told_by_its_beginning() -> None:
 def test_what_the_message_is_about_comes_before_what_is_newer() -> None:
     """Lost if red: the one fact that would have answered, in favour of today's small talk."""
     old = note("Is allergic to walnuts.", said_at=NEWEST - timedelta(days=900))
-    told = chosen(*filler(100), old, text="Can I eat this cake with a walnut in it?", budget=200)
+    told = chosen(*filler(100), old, text="Can I eat this cake with a walnut in it?", budget=260)
     assert old.content in told
     assert 1 < len(told) < 20
 
@@ -171,12 +172,12 @@ def test_persons_own_facts_come_before_others() -> None:
     told = chosen(
         note("Mine.", said_at=NEWEST - timedelta(days=3000), confidence=0.6, origin="inferred"),
         *filler(200, other),
-        budget=200,
+        budget=260,
     )
     assert told[0] == "Mine."
     assert len(told) > 1
     # where they fill the block, others have no part in it
-    told = chosen(*filler(100), *filler(50, other, id="x"), budget=300)
+    told = chosen(*filler(100), *filler(50, other, id="x"), budget=340)
     assert len(told) > 3
     assert all(one.startswith("Owns") for one in told)
 
@@ -204,7 +205,7 @@ def test_surer_and_newer_facts_come_first_where_nothing_else_speaks() -> None:
 def test_fact_that_is_too_long_leaves_its_place_to_shorter_ones() -> None:
     """Lost if red: all notes, because of the one that matters most."""
     long = note("cello " * 90)
-    assert chosen(long, note("Plays on Mondays."), text="cello", budget=130) == [
+    assert chosen(long, note("Plays on Mondays."), text="cello", budget=180) == [
         "Plays on Mondays."
     ]
 

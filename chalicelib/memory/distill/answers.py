@@ -61,33 +61,41 @@ def read_answer(text: str) -> Answer:
     Prose, code fences and thoughts around it are passed over. Raises UnreadableAnswer where there
     is no such object, more than one, or one that is cut off. An empty list is an answer.
     """
-    if not text.strip():
-        raise UnreadableAnswer("The answer is empty.")
-    if len(text) > _ANSWER_AT_MOST:
-        raise UnreadableAnswer("The answer is too long to be one.")
-    try:
-        answers: list[dict[str, Any]] | None = _answers(text)
-    except RecursionError:
-        answers = None
-    if answers is None:
-        raise UnreadableAnswer("The answer nests too deep.")
-    if not answers:
-        raise UnreadableAnswer("The answer holds no object with distillates.")
-    if len(answers) > 1:
-        raise UnreadableAnswer("The answer holds several objects with distillates.")
-    if isinstance(answers[0], _Repeated):
-        raise UnreadableAnswer("The answer gives a name twice.")
-    given = answers[0]["distillates"]
+    given = read_object(text, "distillates")["distillates"]
     if not isinstance(given, list):
         raise UnreadableAnswer("The answer's distillates are no list.")
     return _read_items(given)
 
 
-def _answers(text: str) -> list[dict[str, Any]]:
+def read_object(text: str, name: str) -> dict[str, Any]:
+    """The one object of an answer that has this name in it. Raises UnreadableAnswer.
+
+    Prose, code fences and thoughts around it are passed over.
+    """
+    if not text.strip():
+        raise UnreadableAnswer("The answer is empty.")
+    if len(text) > _ANSWER_AT_MOST:
+        raise UnreadableAnswer("The answer is too long to be one.")
+    try:
+        answers: list[dict[str, Any]] | None = _answers(text, name)
+    except RecursionError:
+        answers = None
+    if answers is None:
+        raise UnreadableAnswer("The answer nests too deep.")
+    if not answers:
+        raise UnreadableAnswer(f"The answer holds no object with {name}.")
+    if len(answers) > 1:
+        raise UnreadableAnswer(f"The answer holds several objects with {name}.")
+    if isinstance(answers[0], _Repeated):
+        raise UnreadableAnswer("The answer gives a name twice.")
+    return answers[0]
+
+
+def _answers(text: str, name: str) -> list[dict[str, Any]]:
     """The objects that would be an answer, one that is told twice once."""
     answers: list[dict[str, Any]] = []
     for one in _objects(text):
-        if "distillates" in one and one not in answers:
+        if name in one and one not in answers:
             answers.append(one)
     return answers
 

@@ -21,6 +21,7 @@ import psycopg
 from chalicelib import telemetry
 from chalicelib.db import Database, Tx, load_queries
 from chalicelib.errors import InProgress, NoModel, PalError, ProviderError, Unavailable
+from chalicelib.memory.candidates import hold_back
 from chalicelib.memory.distill.answers import UnreadableAnswer, read_answer
 from chalicelib.memory.distill.asking import distill_request
 from chalicelib.memory.distill.attribution import Said, attribute
@@ -154,7 +155,7 @@ class Distiller:
         last = read[-1] if read else place
         async with self._db.tenant(tenant_id) as tx:
             facts = await attribute(tx, said, unsure=dropped)
-            found = await write_facts(tx, facts, dropped=dropped, in_pass=True)
+            found = await write_facts(tx, facts, dropped=dropped, in_pass=True, gate=hold_back)
             end = {"lease": lease, "read_tx": str(last[0]), "read_id": last[1], "more": more}
             if not (await tx.execute(_QUERIES["end_slice"], end)).rowcount:
                 raise InProgress("Another pass of this tenant has taken over.", retry_after=1)

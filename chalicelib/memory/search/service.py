@@ -12,7 +12,9 @@ from chalicelib.errors import PalError
 from chalicelib.memory.embedder import literal
 from chalicelib.memory.search.episodes import Scope, find_events, read_terms
 from chalicelib.memory.search.facts import find_facts
+from chalicelib.memory.search.narratives import find_narratives
 from chalicelib.memory.search.nearness import has_vectors
+from chalicelib.memory.search.promoted import find_episodes
 
 _log = logging.getLogger(__name__)
 
@@ -57,9 +59,9 @@ class Search:
         """The best of these tiers, best first.
 
         Each is `{tier, id, content, score, occurred_at, person_id?, source_kind, source_ref?}`,
-        with `topic` where it is a fact and `externalId` where its event has one; `occurred_at` is
-        a datetime. Whether the person is there is for the caller to see to. No narrative is
-        written yet, so that tier is empty.
+        with `topic` where it is a fact, `kind` where it is what came of a session and `externalId`
+        where its event has one; `occurred_at` is a datetime. Whether the person is there is for
+        the caller to see to. Of a narrative the content is those of its lines that answer.
         """
         vector = await self._embed(text)
         scope = Scope(group_id=group_id, person_id=person_id, since=since, until=until)
@@ -71,8 +73,11 @@ class Search:
                 vector = None
             if "episodic" in tiers:
                 found += await find_events(tx, query, scope, vector=vector, limit=limit, now=now)
+                found += await find_episodes(tx, query, scope, limit=limit, now=now)
             if "semantic" in tiers:
                 found += await find_facts(tx, query, scope, vector=vector, limit=limit, now=now)
+            if "narrative" in tiers:
+                found += await find_narratives(tx, query, scope, limit=limit, now=now)
         found.sort(key=lambda one: -one["score"])
         return found[:limit]
 

@@ -1,0 +1,1 @@
+"""Working and execution state, and the one prompt that they and the memory are compiled into."""
