@@ -14,7 +14,6 @@ from chalicelib.agents.registry import Agents
 from chalicelib.auth import Authenticator
 from chalicelib.config import Settings, SettingsError
 from chalicelib.context.compaction import Compactor
-from chalicelib.context.pins import Pins
 from chalicelib.context.upkeep import Upkeep
 from chalicelib.db import Database
 from chalicelib.embeddings import Embedder, make_embedder
@@ -44,6 +43,7 @@ from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.follow import check_keys, heartbeat, listen, poll
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.lifecycle import Sessions
+from chalicelib.sessions.pins import Pins
 from chalicelib.sessions.produce import Compiler, Producer
 from chalicelib.sessions.sweep import purge, sweep
 from chalicelib.tools.toolbox import ToolDeps

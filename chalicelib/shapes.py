@@ -1,6 +1,7 @@
-"""The ground of every pydantic shape: strict, camelCase, and of texts that Postgres can hold."""
+"""The ground of every shape: strict, camelCase, its texts such as Postgres holds, and its times."""
 
 import math
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -100,3 +101,8 @@ def is_storable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def rfc3339(moment: datetime) -> str:
+    """`2026-07-23T10:00:00.000000Z`: UTC, always with microseconds, so that texts sort."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

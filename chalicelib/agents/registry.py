@@ -12,8 +12,7 @@ from chalicelib.errors import Conflict, InvalidField, NotFound
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import new_id
 from chalicelib.secrets import Secrets
-from chalicelib.sessions.prompt import rfc3339
-from chalicelib.shapes import is_storable
+from chalicelib.shapes import is_storable, rfc3339
 
 
 class Agents:

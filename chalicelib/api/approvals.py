@@ -20,7 +20,7 @@ from chalicelib.ids import is_id
 from chalicelib.sessions.approvals import Approval
 from chalicelib.sessions.decisions import require_approval_id
 from chalicelib.sessions.lifecycle import require_session_id
-from chalicelib.sessions.prompt import rfc3339
+from chalicelib.shapes import rfc3339
 
 blueprint = Blueprint(__name__)
 

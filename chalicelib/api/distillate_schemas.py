@@ -116,6 +116,32 @@ class SearchOut(BaseModel):
     results: list[FoundOut]
 
 
+class EpisodeOut(BaseModel):
+    """What came of a session; `source_ref` is the session, `sources` its messages.
+
+    `visible_to` tells whose sessions may be told of it: its group's, or its person's, if it has
+    one: of neither, it is told in none.
+    """
+
+    id: str
+    kind: EpisodeKind
+    content: str
+    origin: Literal["promoted"]
+    occurred_at: datetime
+    person_id: str | None = None
+    group_id: str | None = None
+    source_kind: Literal["session"]
+    source_ref: str
+    sources: list[str]
+    visible_to: Literal["person", "group"]
+
+
+class EpisodesOut(BaseModel):
+    """A page of what came of sessions, the newest first."""
+
+    episodes: list[EpisodeOut]
+
+
 class EmbeddingsOut(BaseModel):
     """How much of what can be found has its vector; `model` is null where none are made."""
 
@@ -217,6 +243,7 @@ class HeldCandidateOut(BaseModel):
 
     id: str
     tier: Tier
+    person_id: str | None = None
     group_id: str | None = None
     session_id: str | None = None
     content: str | None = None
@@ -225,6 +252,31 @@ class HeldCandidateOut(BaseModel):
     memory_id: str | None = None
     created_at: datetime
     decided_at: datetime | None = None
+
+
+class HeldPinOut(BaseModel):
+    """A text that is pinned, and the message that it is of, if it is of one."""
+
+    text: str
+    messageId: str | None = None
+
+
+class HeldNodeOut(BaseModel):
+    """A node of a session's execution tree."""
+
+    kind: str
+    text: str
+    status: str
+    outcome: str | None = None
+    sources: list[str]
+
+
+class HeldStateOut(BaseModel):
+    """What a session of the person's works with; `id` is the session's."""
+
+    id: str
+    pins: list[HeldPinOut]
+    nodes: list[HeldNodeOut]
 
 
 class ExportOut(BaseModel):
@@ -240,3 +292,4 @@ class ExportOut(BaseModel):
     episodes: list[HeldEpisodeOut]
     narratives: list[HeldNarrativeOut]
     candidates: list[HeldCandidateOut]
+    states: list[HeldStateOut]

@@ -23,6 +23,7 @@ from chalicelib.api.memory import QUERY_AT_MOST, RESULTS, RESULTS_AT_MOST
 from chalicelib.api.schemas import ApprovalStatus, ErrorOut, HealthOut, SessionStatus
 from chalicelib.auth import STREAM_TOKEN_SECONDS
 from chalicelib.memory.candidates import Status
+from chalicelib.memory.episodes import EpisodeKind
 
 VERSION: Final = "0.1.0"
 _ABOUT: Final = "Sessions that stream and memory that lasts."
@@ -110,6 +111,7 @@ _PARAMETERS: Final[dict[str, _Json]] = {
     "list_sessions.status": {"type": "string", "enum": list(get_args(SessionStatus))},
     "list_approvals.status": {"type": "string", "enum": list(get_args(ApprovalStatus))},
     "list_candidates.status": {"type": "string", "enum": list(get_args(Status))},
+    "list_episodes.kind": {"type": "string", "enum": list(get_args(EpisodeKind))},
     "list_distillates.limit": {"type": "integer", "minimum": 1, "maximum": PAGE_SIZE_AT_MOST},
     "search_memory.q": {"type": "string", "minLength": 1, "maxLength": QUERY_AT_MOST},
     "search_memory.limit": {
@@ -137,7 +139,8 @@ _ERRORS: Final[dict[type[errors.PalError], str]] = {
     "is someone else's (`handle_taken`), the Idempotency-Key was used with another body "
     "(`idempotency_conflict`) or by a call that still runs, or another pass of the tenant does "
     "(`in_progress`).",
-    errors.TooLarge: f"The body is larger than {BODY_AT_MOST} bytes.",
+    errors.TooLarge: f"The body is larger than {BODY_AT_MOST} bytes, or a prompt than the model's "
+    "room: by its message (`message_too_large`) or by what is in each (`context_too_large`).",
     errors.UnsupportedMediaType: "The body is not declared as application/json.",
     errors.InvalidField: "A field is not allowed; `details` names each and says why.",
     errors.TooManyRequests: "Too many calls or open streams.",
@@ -318,8 +321,8 @@ def _event_stream() -> _Json:
         "type": "array",
         "description": "Server-sent events. A turn has any number of `message_delta`, then one of "
         "`message_completed` and `message_error`. Events of other names, such as `turn_started`, "
-        "`tool_call_completed` and `approval_required`, may be ignored. A comment line comes every "
-        "15 s.",
+        "`tool_call_completed`, `approval_required`, `compacted` and `session_ended`, may be "
+        "ignored. A comment line comes every 15 s.",
         "items": {"oneOf": kinds},
     }
 

@@ -32,6 +32,7 @@ _PREFIXES: Final[dict[int, Prefix]] = {
     export.EPISODES: "epi",
     export.NARRATIVES: "nar",
     export.CANDIDATES: "cand",
+    export.STATES: "sess",
 }
 
 
@@ -146,6 +147,7 @@ async def export_person(request: Request[None]) -> Any:
         "episodes": page.episodes,
         "narratives": page.narratives,
         "candidates": page.candidates,
+        "states": page.states,
     }
     return Answer(body=body, headers={} if page.next is None else next_page(list(page.next)))
 

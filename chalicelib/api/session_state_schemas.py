@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from chalicelib.api.schemas import CONTENT_AT_MOST
-from chalicelib.context.pins import PIN_CHARACTERS, PINS_AT_MOST
 from chalicelib.context.shapes import NodeKind, NodeStatus, Tier
+from chalicelib.sessions.pins import PIN_CHARACTERS, PINS_AT_MOST
 from chalicelib.shapes import In, Out, Text
 
 

@@ -24,8 +24,8 @@ from chalicelib.auth import issue_stream_token
 from chalicelib.errors import InvalidField
 from chalicelib.ids import is_id
 from chalicelib.sessions.lifecycle import NewMessage, require_session_id
-from chalicelib.sessions.prompt import rfc3339
 from chalicelib.sessions.rows import Message, Session
+from chalicelib.shapes import rfc3339
 
 blueprint = Blueprint(__name__)
 

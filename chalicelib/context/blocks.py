@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from chalicelib.providers import ModelMessage, Reasoning, ToolCall
+from chalicelib.tools.excerpt import excerpt
+
+_RESULT_AT_LEAST: Final = (1_000, 200)
+"""Characters that a result keeps where there is little room, and where there is next to none."""
 
 Count = Callable[[ModelMessage], int]
 """Tokens of a message, as the model in use is thought to count them."""
@@ -24,15 +28,18 @@ class Block:
     tokens: int
 
 
-def make_blocks(entries: Sequence[dict[str, Any]], count: Count) -> tuple[Block, ...]:
-    """The blocks of a history, oldest first. No result of a tool is parted from its call."""
+def group_entries(entries: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """A history in the parts that make a block each, oldest first.
+
+    No result of a tool is parted from its call.
+    """
     groups: list[list[dict[str, Any]]] = []
     for entry in entries:
         if groups and groups[-1][0].get("turnId") == entry.get("turnId"):
             groups[-1].append(entry)
         else:
             groups.append([entry])
-    return tuple(_block(one, count) for one in _joined(groups))
+    return _joined(groups)
 
 
 def _joined(groups: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
@@ -51,7 +58,8 @@ def _joined(groups: list[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
     return joined
 
 
-def _block(entries: list[dict[str, Any]], count: Count) -> Block:
+def make_block(entries: list[dict[str, Any]], count: Count) -> Block:
+    """The block of such a part."""
     messages = tuple(model_message(entry) for entry in entries)
     return Block(
         turn_id=entries[0].get("turnId") or "",
@@ -59,6 +67,46 @@ def _block(entries: list[dict[str, Any]], count: Count) -> Block:
         sources=tuple(entry["id"] for entry in entries if entry.get("id")),
         tokens=sum(count(one) for one in messages),
     )
+
+
+def shorten_block(block: Block, room: int, count: Count, *, texts: bool) -> Block:
+    """The block in `room` tokens if its results can be cut to that (and `texts`), else nearer."""
+    messages = shorten_results(block.messages, block.tokens - room, count)
+    tokens = sum(map(count, messages))
+    if texts and tokens > room:
+        messages = shorten_results(messages, tokens - room, count, roles=("user", "assistant"))
+        tokens = sum(map(count, messages))
+    return replace(block, messages=tuple(messages), tokens=tokens)
+
+
+def shorten_results(
+    messages: Sequence[ModelMessage],
+    over: int,
+    count: Count,
+    *,
+    roles: Sequence[str] = ("tool",),
+) -> list[ModelMessage]:
+    """The messages with their longest results cut until so much is saved, or none is long.
+
+    Of other `roles` it is what they say.
+    """
+    made, counted = list(messages), [0] * len(messages)
+
+    def length(place: int) -> int:
+        return len(made[place].content) if made[place].role in roles else 0
+
+    for least in _RESULT_AT_LEAST:
+        while over > 0:
+            place = max(range(len(made)), key=length, default=-1)
+            if place < 0 or length(place) <= least:
+                break
+            longest = made[place]
+            limit = max(least, len(longest.content) // 2)
+            made[place] = replace(longest, content=excerpt(longest.content, limit=limit))
+            before = counted[place] or count(longest)
+            counted[place] = count(made[place])
+            over -= before - counted[place]
+    return made
 
 
 def model_message(entry: dict[str, Any]) -> ModelMessage:

@@ -7,7 +7,6 @@ came meanwhile. Whatever fails before leaves the session as it was.
 
 import asyncio
 import logging
-from contextlib import aclosing
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -30,7 +29,8 @@ from chalicelib.context.summary import (
 )
 from chalicelib.db import Database
 from chalicelib.errors import ProviderError
-from chalicelib.providers import Finished, ModelRequest, Provider, TextDelta
+from chalicelib.providers import ModelRequest, Provider
+from chalicelib.providers.asking import ask_text
 from chalicelib.providers.counting import estimate_tokens
 
 SECONDS: Final = 60.0
@@ -122,7 +122,7 @@ class Compactor:
             return accept_summary(plain_summary(previous, leaving), previous, leaving)
         request = summary_request(previous, leaving, now, input_tokens=self._input_tokens)
         async with asyncio.timeout(self._seconds):
-            text = await _text_of(provider, request)
+            text = await _answer_of(provider, request)
         return accept_summary(text, previous, leaving)
 
     async def _write(
@@ -144,23 +144,14 @@ class Compactor:
         return True
 
 
-async def _text_of(provider: Provider, request: ModelRequest) -> str:
+async def _answer_of(provider: Provider, request: ModelRequest) -> str:
     """The answer's text; of one that was cut off, the lines that are whole.
 
     Raises SummaryRefused for one that has no end, or where the model will not.
     """
-    texts: list[str] = []
-    length, reason = 0, ""
-    async with aclosing(provider.stream(request)) as events:
-        async for one in events:
-            if isinstance(one, TextDelta):
-                texts.append(one.text)
-                length += len(one.text)
-                if length > _CHARACTERS:
-                    raise SummaryRefused("too_long")
-            elif isinstance(one, Finished):
-                reason = one.reason
+    text, reason = await ask_text(provider, request, at_most=_CHARACTERS)
+    if len(text) > _CHARACTERS:
+        raise SummaryRefused("too_long")
     if reason in _REFUSING:
         raise SummaryRefused("refusal")
-    text = "".join(texts)
     return text.rpartition("\n")[0] if reason == "length" else text

@@ -9,48 +9,41 @@ Of a budget that is too small the first to go are episodes, then facts, then the
 oldest turns, then the summary. The tree, the pins and the newest message stay whatever happens.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
-from chalicelib.context.blocks import Block, make_blocks, model_message
+from chalicelib.context.blocks import (
+    Block,
+    group_entries,
+    make_block,
+    model_message,
+    shorten_block,
+)
 from chalicelib.context.given import Asked, Ground
+from chalicelib.context.ledger import FULL, SHARE, Ledger
 from chalicelib.context.pins import render_pins
-from chalicelib.context.shapes import Dropped, Section, Tier
+from chalicelib.context.recalled import recall
+from chalicelib.context.shapes import Dropped, Section
 from chalicelib.context.summary import render_summary
 from chalicelib.errors import TooLarge
-from chalicelib.memory.episode_notes import choose_episodes, rank_episodes, render_episodes
 from chalicelib.memory.injection import NOTHING, Recollection
-from chalicelib.memory.narrative.telling import render_narrative
-from chalicelib.memory.notes import choose_notes, quote, render_notes
+from chalicelib.memory.notes import quote
 from chalicelib.providers import ModelMessage
-from chalicelib.providers.counting import estimate_message, estimate_tokens
 from chalicelib.tools.excerpt import excerpt
 
-FACTS: Final = 800
-"""Tokens of facts in a prompt, where the agent says nothing else."""
-
-EPISODES: Final = 600
-NARRATIVE: Final = 400
-
-_SHARES: Final = {"turns": 0.7, "facts": 0.2, "episodes": 0.1, "narrative": 0.1}
-"""The most of the budget that each may take, so that none crowds out the others."""
-
-_OVERHEAD: Final = 8  # of a message, whatever it holds
 _EXCERPT_AT_LEAST: Final = 400
-_FULL: Final = "the budget is used up"
-_SHARE: Final = "its share of the budget is used up"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
     """A prompt in its parts. `fixed` are the tokens of all that is no block.
 
-    `factor` is what estimates are multiplied with; `sections` do not include the blocks'.
+    `before` and `behind` are its sections without the blocks', in the order in which they are read;
+    `factor` is what estimates are multiplied with.
     """
 
     system: str
@@ -71,38 +64,6 @@ class Compiled:
         return self.fixed + sum(one.tokens for one in self.blocks)
 
 
-@dataclass(kw_only=True)
-class _Work:
-    factor: float
-    budget: int
-    before: list[Section] = field(default_factory=list)
-    behind: list[Section] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
-
-    def count(self, text: str) -> int:
-        return math.ceil((estimate_tokens(text) + 1) * self.factor) if text else 0
-
-    def count_message(self, message: ModelMessage) -> int:
-        return math.ceil(estimate_message(message) * self.factor)
-
-    def count_new(self, message: ModelMessage) -> int:
-        """Of what no provider has counted yet: it may be of another kind than what was said."""
-        return math.ceil(estimate_message(message) * max(1.0, self.factor))
-
-    def section(
-        self, tier: Tier, kind: str, text: str, sources: Sequence[str] = (), *, alone: bool = False
-    ) -> Section:
-        """A part; `alone` where it is a message of its own, which takes something by itself."""
-        tokens = self.count(text) + (math.ceil(_OVERHEAD * self.factor) if alone and text else 0)
-        return Section(tier=tier, kind=kind, text=text, tokens=tokens, sources=tuple(sources))
-
-    def drop(self, tier: Tier, ids: Sequence[str], reason: str) -> None:
-        self.dropped += [Dropped(tier=tier, id=one, reason=reason) for one in ids]
-
-    def share(self, name: str) -> int:
-        return int(self.budget * _SHARES[name])
-
-
 def compile_context(
     ground: Ground,
     asked: Asked,
@@ -120,67 +81,71 @@ def compile_context(
     TooLarge where what may not be left out does not fit.
     """
     factor = ground.calibration if ground.counted_model in (None, model) else 1.0
-    work = _Work(factor=factor, budget=budget)
-    history = orjson.loads(ground.history)
-    pins = orjson.loads(ground.pins)
+    ledger = Ledger(factor=factor, budget=budget)
     pending = orjson.loads(asked.pending)
-    work.before += _instructions(work, ground, asked, persona)
-    standing = [
-        work.section("execution", "tree", ground.tree, tree_sources),
-        work.section(
-            "working", "pins", render_pins(pins), [p["messageId"] for p in pins if "messageId" in p]
-        ),
-        # the notes' last part, as which it stands for their message
-        work.section("system", "clock", tell_time(ground.local_time, ground.timezone), alone=True),
-    ]
-    hint = work.section("system", "turn_hint", asked.turn_hint or "", alone=True)
-    fixed = sum(one.tokens for one in (*work.before, *standing, hint))
-    newest = _newest(work, pending, room=budget - fixed)
+    ledger.before += _instructions(ledger, ground, asked, persona)
+    standing = _standing(ledger, ground, tree_sources)
+    hint = ledger.section("system", "turn_hint", asked.turn_hint or "", alone=True)
+    fixed = sum(one.tokens for one in (*ledger.before, *standing, hint))
+    newest = _newest(ledger, pending, room=budget - fixed)
     messages = tuple(message for _, message in newest)
-    fixed += sum(map(work.count_new, messages))
+    fixed += sum(map(ledger.count_new, messages))
 
-    summary = work.section("working", "summary", render_summary(ground.summary or ""), alone=True)
-    blocks = make_blocks(history, work.count_message)
-    needed = blocks[-1].tokens if blocks and not messages else 0
+    summary = ledger.section("working", "summary", render_summary(ground.summary or ""), alone=True)
+    turns = group_entries(orjson.loads(ground.history))
+    last = None if messages or not turns else _last(ledger, turns.pop(), room=budget - fixed)
+    needed = last.tokens if last else 0
     if fixed + needed > budget:
         raise _too_large(needed, budget - fixed)
     if fixed + needed + summary.tokens > budget:
-        work.drop("working", ["summary"], _FULL)
+        ledger.drop("working", ["summary"], FULL)
         summary = replace(summary, text="", tokens=0)
     fixed += summary.tokens
-    work.before.append(summary)
+    ledger.before.append(summary)
 
-    kept = _fitting(work, blocks, room=budget - fixed, newest=not messages)
+    kept = _fitting(ledger, turns, room=budget - fixed, last=last)
     room = budget - fixed - sum(one.tokens for one in kept)
     text = _text_of(messages, kept)
-    told = _memory(work, memory, text=text, room=room, facts_budget=facts_budget)
-    work.behind += [*told, *standing]
-    work.behind += _message_sections(work, newest)
-    work.behind.append(hint)
+    told = recall(ledger, memory, text=text, room=room, facts_budget=facts_budget)
+    ledger.behind += [*told, *standing]
+    ledger.behind += _message_sections(ledger, newest)
+    ledger.behind.append(hint)
     fixed += sum(one.tokens for one in told)
-    parts = [one.text for one in (*told, *standing) if one.text]
     if hint.text:
         messages = (*messages, ModelMessage(role="system", content=hint.text))
     return Compiled(
         system="\n\n".join(
             one.text
-            for one in work.before
+            for one in ledger.before
             if one.tier == "system" and one.kind != "tools" and one.text
         ),
         summary=summary.text,
         blocks=kept,
-        notes="\n\n".join(parts),
+        notes="\n\n".join(one.text for one in (*told, *standing) if one.text),
         pending=messages,
         fixed=fixed,
         budget=budget,
-        factor=work.factor,
-        before=tuple(one for one in work.before if one.text),
-        behind=tuple(one for one in work.behind if one.text),
-        dropped=tuple(work.dropped),
+        factor=ledger.factor,
+        before=tuple(one for one in ledger.before if one.text),
+        behind=tuple(one for one in ledger.behind if one.text),
+        dropped=tuple(ledger.dropped),
     )
 
 
-def _instructions(work: _Work, ground: Ground, asked: Asked, persona: str) -> list[Section]:
+def _standing(ledger: Ledger, ground: Ground, tree_sources: Sequence[str]) -> list[Section]:
+    """What stands in every prompt behind the turns so far, as part of one message."""
+    pins = orjson.loads(ground.pins)
+    pinned = [one["messageId"] for one in pins if "messageId" in one]
+    clock = tell_time(ground.local_time, ground.timezone)
+    return [
+        ledger.section("execution", "tree", ground.tree, tree_sources),
+        ledger.section("working", "pins", render_pins(pins), pinned),
+        # the last of the notes: it stands for what their message takes
+        ledger.section("system", "clock", clock, alone=True),
+    ]
+
+
+def _instructions(ledger: Ledger, ground: Ground, asked: Asked, persona: str) -> list[Section]:
     """Who the agent is, what it may use and whom it talks to: the same from turn to turn."""
     tools = f"Tools you may use here: {', '.join(asked.tools)}." if asked.tools else ""
     profile = []
@@ -192,13 +157,13 @@ def _instructions(work: _Work, ground: Ground, asked: Asked, persona: str) -> li
             "read along."
         )
     return [
-        work.section("system", "persona", persona, alone=True),
-        work.section("system", "capabilities", tools),
-        work.section(
+        ledger.section("system", "persona", persona, alone=True),
+        ledger.section("system", "capabilities", tools),
+        ledger.section(
             "system", "profile", " ".join(profile), [ground.person_id] if ground.person_id else []
         ),
-        work.section("system", "system_hint", asked.system_hint or ""),
-        work.section("system", "tools", asked.tools_text),
+        ledger.section("system", "system_hint", asked.system_hint or ""),
+        ledger.section("system", "tools", asked.tools_text),
     ]
 
 
@@ -208,14 +173,14 @@ def tell_time(moment: datetime, timezone: str) -> str:
 
 
 def _newest(
-    work: _Work, pending: list[dict[str, Any]], *, room: int
+    ledger: Ledger, pending: list[dict[str, Any]], *, room: int
 ) -> list[tuple[dict[str, Any], ModelMessage]]:
     """The turn's own messages. Where they do not fit together, all but the newest are excerpts.
 
     Those that there is no room for at all are left out: the newest is what is asked now.
     """
     told = [(one, model_message(one)) for one in pending]
-    counted = [work.count_new(message) for _, message in told]
+    counted = [ledger.count_new(message) for _, message in told]
     if not told or sum(counted) <= room:
         return told
     if counted[-1] > room:
@@ -225,21 +190,21 @@ def _newest(
     for place in sorted(range(others), key=lambda one: (counted[one], -one)):
         message, share = told[place][1], left // (others - len(kept) + 1)
         if counted[place] > share:
-            message = _shortened(work, message, share)
-        if (tokens := work.count_new(message)) <= left:
+            message = _shortened(ledger, message, share)
+        if (tokens := ledger.count_new(message)) <= left:
             kept[place] = message
             left -= tokens
         if kept.get(place) != told[place][1]:
             done = "shortened: " if place in kept else ""
-            work.drop("working", [pending[place]["id"]], f"{done}{_FULL}")
+            ledger.drop("working", [pending[place]["id"]], f"{done}{FULL}")
     return [(told[place][0], kept[place]) for place in sorted(kept)]
 
 
-def _shortened(work: _Work, message: ModelMessage, tokens: int) -> ModelMessage:
+def _shortened(ledger: Ledger, message: ModelMessage, tokens: int) -> ModelMessage:
     """The message's head and tail in so many tokens; its pictures go."""
     message = replace(message, attachments=())
     limit = len(message.content)
-    while work.count_new(message) > tokens:
+    while ledger.count_new(message) > tokens:
         if limit <= _EXCERPT_AT_LEAST:
             # beside the newest there is no room even for its beginning
             return replace(message, content="[…]")
@@ -248,74 +213,77 @@ def _shortened(work: _Work, message: ModelMessage, tokens: int) -> ModelMessage:
     return message
 
 
-def _fitting(work: _Work, blocks: Sequence[Block], *, room: int, newest: bool) -> tuple[Block, ...]:
-    """The newest turns that there is room for, without a gap; `newest` stays in any case."""
-    most, used, first = min(room, work.share("turns")), 0, len(blocks)
-    for place in range(len(blocks) - 1, -1, -1):
-        used += blocks[place].tokens
-        if used > most and not (newest and place == len(blocks) - 1):
+def _last(ledger: Ledger, entries: list[dict[str, Any]], *, room: int) -> Block:
+    """The turn that is gone on with: all that was said in it, of results what there is room for."""
+    block = make_block(entries, ledger.count_message)
+    if block.tokens > room:
+        short = shorten_block(block, room, ledger.count_message, texts=False)
+        if short.tokens <= room:
+            ledger.drop("working", [block.turn_id], f"shortened: {FULL}")
+            return short
+    return block
+
+
+def _fitting(
+    ledger: Ledger, turns: Sequence[list[dict[str, Any]]], *, room: int, last: Block | None
+) -> tuple[Block, ...]:
+    """The newest turns that there is room for, before the `last`, which stays in any case.
+
+    One that would fill all by itself is told in its beginnings and ends, the newest in more of it,
+    or left out: neither what a tool gave nor a message that was refused for its length takes along
+    what was said before. Else there is no gap.
+    """
+    share = ledger.share("turns")
+    most, used = min(room, share), last.tokens if last else 0
+    kept: dict[int, Block] = {}
+    short: set[int] = set()
+    for place in range(len(turns) - 1, -1, -1):
+        block = make_block(turns[place], ledger.count_message)
+        newest = last is None and place == len(turns) - 1
+        whole, limit = block.tokens <= (most if newest else share), most if newest else share // 4
+        if not whole:
+            goal = most // 2 if newest else limit
+            shorter = shorten_block(block, goal, ledger.count_message, texts=True)
+            block = shorter if shorter.tokens <= limit else block
+        if used + block.tokens <= most:
+            kept[place] = block
+            used += block.tokens
+            short |= set() if whole else {place}
+        elif block.tokens <= share:
+            first = _stop(turns, place + 1, every=max(share // 2, 1))
+            kept = {one: block for one, block in kept.items() if one >= first}
             break
-        first = place
-    reason = _SHARE if most < room else _FULL
-    work.drop("working", [one.turn_id for one in blocks[:first]], reason)
-    return tuple(blocks[first:])
+    ids = [entries[0].get("turnId") or "" for entries in turns]
+    ledger.drop("working", [ids[one] for one in sorted(short & set(kept))], f"shortened: {SHARE}")
+    gone = [one for place, one in enumerate(ids) if place not in kept]
+    ledger.drop("working", gone, SHARE if most < room else FULL)
+    return (*(kept[place] for place in sorted(kept)), *([last] if last else ()))
 
 
-def _memory(
-    work: _Work, memory: Recollection, *, text: str, room: int, facts_budget: int | None
-) -> list[Section]:
-    """Narrative, facts and episodes, each in its share of the room that the ones before it left."""
-    narrative, room = _narrative(work, memory, room)
-    most = FACTS if facts_budget is None else facts_budget
-    allowed = min(most, work.share("facts"))
-    chosen = choose_notes(memory.facts, text=text, budget=_raw(work, min(allowed, room)))
-    facts = work.section("semantic", "facts", render_notes(chosen), [one.id for one in chosen])
-    gone = {one.id for one in memory.facts} - {one.id for one in chosen}
-    ids = [one.id for one in memory.facts if one.id in gone]
-    work.drop("semantic", ids, _SHARE if allowed <= room else _FULL)
-    room -= facts.tokens
-    ranked = rank_episodes(memory.episodes, text=text)
-    allowed = min(EPISODES, work.share("episodes"))
-    told = choose_episodes(ranked, budget=_raw(work, min(allowed, room)))
-    episodes = work.section("episodic", "episodes", render_episodes(told), [one.id for one in told])
-    kept = {one.id for one in told}
-    left_out = [one.id for one in ranked if one.id not in kept]
-    work.drop("episodic", left_out, _SHARE if allowed <= room else _FULL)
-    return [narrative, facts, episodes]
+def _stop(turns: Sequence[list[dict[str, Any]]], first: int, *, every: int) -> int:
+    """The first place from this one on where so many bytes of the history are full once more.
 
-
-def _narrative(work: _Work, memory: Recollection, room: int) -> tuple[Section, int]:
-    found = memory.narrative
-    if found is None:
-        return work.section("narrative", "narrative", ""), room
-    allowed = min(NARRATIVE, work.share("narrative"))
-    told = found
-    while told.lines and work.count(render_narrative(told)) > min(allowed, room):
-        told = replace(told, lines=told.lines[:-1])
-    if len(told.lines) < len(found.lines):
-        reason = _SHARE if allowed <= room else _FULL
-        work.drop("narrative", [found.id], f"shortened: {reason}" if told.lines else reason)
-    if not told.lines:
-        return work.section("narrative", "narrative", ""), room
-    sources = dict.fromkeys([found.id, *(one for line in told.lines for one in line.sources)])
-    section = work.section("narrative", "narrative", render_narrative(told), list(sources))
-    return section, room - section.tokens
-
-
-def _raw(work: _Work, tokens: int) -> int:
-    """What is left of tokens for what counts by the estimate alone."""
-    return max(0, int(tokens / work.factor) - 2)
+    Turns go so many at once. Were it one a turn, no prompt would begin like the one before, and
+    what a provider keeps of it would be of no use. Where there is none, it is `first`.
+    """
+    told = 0
+    for place, entries in enumerate(turns):
+        before = told
+        told += sum(len((one["content"] or "").encode("utf-8", "replace")) for one in entries)
+        if place + 1 >= first and told // every > before // every:
+            return place + 1 if place + 1 < len(turns) else first
+    return first
 
 
 def _message_sections(
-    work: _Work, newest: Sequence[tuple[dict[str, Any], ModelMessage]]
+    ledger: Ledger, newest: Sequence[tuple[dict[str, Any], ModelMessage]]
 ) -> list[Section]:
     return [
         Section(
             tier="working",
             kind="message",
             text=told.content,
-            tokens=work.count_new(told),
+            tokens=ledger.count_new(told),
             sources=(one["id"],) if one.get("id") else (),
         )
         for one, told in newest
@@ -334,8 +302,9 @@ def _text_of(messages: Sequence[ModelMessage], blocks: Sequence[Block]) -> str:
 def _too_large(needed: int, room: int) -> TooLarge:
     if room <= 0:
         return TooLarge(
-            f"The agent's own instructions, its tools and the pins exceed the model's context by "
-            f"{-room} tokens.",
+            f"The agent's own instructions, its tools, the execution tree and the pins take "
+            f"{-room} tokens more than there are in the model's context, and the message about "
+            f"{needed}.",
             code="context_too_large",
         )
     return TooLarge(

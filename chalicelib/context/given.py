@@ -1,6 +1,6 @@
 """What a context is compiled from: the session as it is stored, and what is asked in it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 
@@ -44,5 +44,5 @@ class Asked:
     pending: str = "[]"
     system_hint: str | None = None
     turn_hint: str | None = None
-    tools: tuple[str, ...] = field(default=())
+    tools: tuple[str, ...] = ()
     tools_text: str = ""

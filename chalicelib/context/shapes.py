@@ -1,6 +1,6 @@
 """What the parts of a context hand to one another: nodes, trees, and the sections of a prompt."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -70,13 +70,3 @@ class Dropped:
     tier: Tier
     id: str
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """A compiled context: what a caller is shown of it."""
-
-    sections: tuple[Section, ...]
-    tokens: int
-    budget: int
-    dropped: tuple[Dropped, ...] = field(default=())

@@ -4,7 +4,6 @@ Pure. What is summarised are entries of `sessions.messages` as they are stored; 
 of them that have an `id`, the rounds and results of tools between them have none.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from chalicelib.memory.notes import quote
 from chalicelib.providers import ModelMessage, ModelRequest
+from chalicelib.providers.asking import json_line
 from chalicelib.providers.counting import estimate_tokens
 from chalicelib.tools.excerpt import beginning, clean, excerpt
 
@@ -89,8 +89,6 @@ _DECIDED: Final = re.compile(
 _NAMED: Final = re.compile(r"(?<=[\w,;:'\"(] )[\"'(]?[A-Z]\w+|(?<=\w)[A-Z]\w|\w[_./@]\w")
 _READ: Final = 4_000
 _SENTENCE_AT_MOST: Final = 240
-# JSON leaves these as they are, and some readers begin a line behind them
-_BREAKS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x7f\x85\u2028\u2029"}
 
 
 class SummaryRefused(Exception):
@@ -156,7 +154,7 @@ def summary_request(
     their results too, since some vendors refuse them as such where no tools are offered.
     """
     so_far = (
-        _written({"summary": _cut(previous, SUMMARY_TOKENS)}) if previous.strip() else "None yet."
+        json_line({"summary": _cut(previous, SUMMARY_TOKENS)}) if previous.strip() else "None yet."
     )
     parts = (
         f"Present time: {_time(now)}",
@@ -194,7 +192,7 @@ def _told(entries: Sequence[Entry], room: int) -> list[str]:
             break
         left -= cost
         (tail if place % 2 else head).append(line)
-    note = _written({"note": f"{len(lines) - len(head) - len(tail)} lines are left out here"})
+    note = json_line({"note": f"{len(lines) - len(head) - len(tail)} lines are left out here"})
     return [*head, note, *reversed(tail)]
 
 
@@ -208,20 +206,22 @@ def _lines(entry: Entry, most: int) -> Iterator[str]:
     if entry.get("isError"):
         told["failed"] = True
     if entry["role"] == "tool":
-        yield _written({**told, "result": _cut(entry["content"] or "", most)})
+        yield json_line({**told, "result": _cut(entry["content"] or "", most)})
         return
     if (text := entry["content"] or "").strip() or pictures:
-        yield _written({**told, "text": _cut(text, most)})
+        yield json_line({**told, "text": _cut(text, most)})
     for call in entry.get("toolCalls") or ():
-        arguments = _cut(_written(call["arguments"]), most)
-        yield _written({**told, "calls": beginning(call["name"], limit=80), "arguments": arguments})
+        arguments = _cut(json_line(call["arguments"]), most)
+        yield json_line(
+            {**told, "calls": beginning(call["name"], limit=80), "arguments": arguments}
+        )
 
 
 def _cut(text: str, most: int) -> str:
     """The text, or its head and tail with a note of how much is missing between."""
     limit = max(4 * most, _SHORTEST)
     cut = excerpt(text, limit=limit)
-    while (tokens := estimate_tokens(_written(cut))) > most and limit > _SHORTEST:
+    while (tokens := estimate_tokens(json_line(cut))) > most and limit > _SHORTEST:
         limit = max(min(limit * most // tokens, limit - 20), _SHORTEST)
         cut = excerpt(text, limit=limit)
     return cut
@@ -233,10 +233,6 @@ def _tokens(lines: Sequence[str] | Iterator[str]) -> int:
 
 def _time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}"
-
-
-def _written(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False).translate(_BREAKS)
 
 
 # ── what is made of the answer ───────────────────────────────────────────────────────────────
@@ -321,7 +317,7 @@ def _replaced(previous: str, leaving: Sequence[Entry], enough: int) -> int:
     for entry in leaving:
         texts = [entry["content"] or ""]
         for call in entry.get("toolCalls") or ():
-            texts += [call["name"], _written(call["arguments"])]
+            texts += [call["name"], json_line(call["arguments"])]
         for text in texts:
             if tokens >= enough:
                 return tokens

@@ -4,10 +4,8 @@ As with distillation, messages are told as JSON, one object a line, which no tex
 same asks the same, byte by byte.
 """
 
-import json
 import re
 from collections.abc import Sequence
-from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,7 +21,8 @@ from chalicelib.context.tree import (
     Resolve,
     Switch,
 )
-from chalicelib.providers import Finished, ModelMessage, ModelRequest, Provider, TextDelta
+from chalicelib.providers import ModelMessage, ModelRequest, Provider
+from chalicelib.providers.asking import UnreadableAnswer, ask_whole, json_line, read_objects
 from chalicelib.providers.counting import estimate_tokens
 
 MAX_TOKENS: Final = 1_200
@@ -32,8 +31,6 @@ INPUT_TOKENS: Final = 6_000
 
 _LINE_AT_LEAST: Final = 120
 _MESSAGES_AT_MOST: Final = INPUT_TOKENS // _LINE_AT_LEAST
-_ANSWER_AT_MOST: Final = 100_000
-_FAILURES_AT_MOST: Final = 2_000
 
 _SYSTEM: Final = """\
 You keep the outline of a conversation between a user and an assistant, so that the assistant \
@@ -101,14 +98,7 @@ SCHEMA: Final[dict[str, Any]] = {
 }
 """The answer's JSON Schema, of what vendors' strict forms take."""
 
-# JSON leaves these as they are, and some readers begin a line behind them
-_BREAKS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x7f\x85\u2028\u2029"}
-_THOUGHT_ENDS: Final = re.compile(r"</(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"n?(\d{1,9})", re.ASCII)
-
-
-class UnreadableOperations(ValueError):
-    """An answer that holds no operations. The message tells why, and none of its text."""
 
 
 async def ask_operations(
@@ -116,18 +106,12 @@ async def ask_operations(
 ) -> list[Operation]:
     """What these messages change, by this model; of no messages nothing, and it is not asked.
 
-    Raises PalError where the provider fails, and UnreadableOperations.
+    Raises PalError where the provider fails, and UnreadableAnswer.
     """
     if not said:
         return []
-    texts = []
-    async with aclosing(provider.stream(tree_request(tree, said, now))) as events:
-        async for one in events:
-            if isinstance(one, TextDelta):
-                texts.append(one.text)
-            elif isinstance(one, Finished) and one.reason == "length":
-                raise UnreadableOperations("The answer is cut off.")
-    return read_operations("".join(texts), said=said)
+    answer = await ask_whole(provider, tree_request(tree, said, now))
+    return read_operations(answer, said=said)
 
 
 def tree_request(tree: Tree, said: Sequence[Said], now: datetime) -> ModelRequest:
@@ -155,19 +139,11 @@ def read_operations(text: str, *, said: Sequence[Said] = ()) -> list[Operation]:
     """The operations of the last object that holds some; items that are none are passed over.
 
     Prose, code fences and thoughts around it do not matter. `said` are the messages that were
-    asked about, of which an operation names the one it comes from. Raises UnreadableOperations.
+    asked about, of which an operation names the one it comes from. Raises UnreadableAnswer.
     """
-    if len(text) > _ANSWER_AT_MOST:
-        raise UnreadableOperations("The answer is too long to be one.")
-    try:
-        found = [one for one in _objects(_thoughtless(text)) if "operations" in one]
-    except RecursionError:
-        found = []
-    if not found:
-        raise UnreadableOperations("The answer holds no object with operations.")
-    given = found[-1]["operations"]
+    given = read_objects(text, "operations")[-1]["operations"]
     if not isinstance(given, list):
-        raise UnreadableOperations("The answer's operations are no list.")
+        raise UnreadableAnswer("The answer's operations are no list.")
     read = (_read_item(one, said) for one in given[: OPERATIONS_AT_MOST * 4])
     return [one for one in read if one is not None]
 
@@ -217,35 +193,11 @@ def _ends(text: str, most: int = 4 * INPUT_TOKENS) -> str:
 
 def _line(number: int, one: Said, text: str) -> str:
     told = {"line": number, "at": _time(one.at), "role": one.role, "text": text}
-    return json.dumps(told, ensure_ascii=False).translate(_BREAKS)
+    return json_line(told)
 
 
 def _time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _thoughtless(text: str) -> str:
-    return _THOUGHT_ENDS.split(text)[-1]
-
-
-def _objects(text: str) -> list[dict[str, Any]]:
-    """The objects that stand in a text by themselves; none may be cut off."""
-    found: list[dict[str, Any]] = []
-    at = failures = 0
-    while (at := text.find("{", at)) >= 0:
-        try:
-            value, at = _DECODER.raw_decode(text, at)
-        except ValueError:  # also of numbers that are too long for Python to read
-            failures += 1
-            if failures > _FAILURES_AT_MOST:
-                raise UnreadableOperations("The answer holds too many braces.") from None
-            at += 1
-        else:
-            found.append(value)
-    return found
-
-
-_DECODER: Final = json.JSONDecoder()
 
 
 def _read_item(given: Any, said: Sequence[Said]) -> Operation | None:

@@ -23,11 +23,12 @@ from chalicelib.context.fold import fold, render_tree
 from chalicelib.context.shapes import Said, Tree
 from chalicelib.context.summary import PAST
 from chalicelib.context.tree import Operation, apply_all
-from chalicelib.context.tree_asking import UnreadableOperations, ask_operations
+from chalicelib.context.tree_asking import ask_operations
 from chalicelib.context.tree_store import read_tree, write_tree
 from chalicelib.db import Database, Tx, load_queries
-from chalicelib.errors import NoModel, PalError
+from chalicelib.errors import NoModel, PalError, ProviderError
 from chalicelib.providers import Models, Provider
+from chalicelib.providers.asking import UnreadableAnswer
 
 _QUERIES: Final = load_queries(__file__, "upkeep.sql")
 _log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ _ROUNDS_AT_MOST: Final = 5
 _CALIBRATION_AT_LEAST: Final = 0.5
 _CALIBRATION_AT_MOST: Final = 2.0
 _MARGIN: Final = 1.05
+_UNSEEN: Final = 250
+"""Tokens that a provider may put before a prompt; they do not grow with it."""
 
 Outcome = Literal["done", "busy", "failed"]
 HandOut = Callable[[Sequence[str]], Awaitable[None]]
@@ -56,7 +59,9 @@ class Counted:
     @property
     def calibration(self) -> float:
         """What an estimate is to be multiplied with, so that it comes out a little too high."""
-        ratio = _MARGIN * self.tokens / max(self.estimated, 1.0)
+        estimated = max(self.estimated, 1.0)
+        told = max(self.tokens - _UNSEEN, min(self.tokens, estimated))
+        ratio = _MARGIN * told / estimated
         return min(max(ratio, _CALIBRATION_AT_LEAST), _CALIBRATION_AT_MOST)
 
 
@@ -140,6 +145,7 @@ class Upkeep:
         force: bool = False,
     ) -> Outcome:
         lease, compacted = secrets.token_hex(8), False
+        problem: ProviderError | None = None
         for _ in range(_ROUNDS_AT_MOST):
             async with self._db.tenant(tenant_id) as tx:
                 taken = await self._take(tx, session_id, lease, counted=counted, force=force)
@@ -149,26 +155,41 @@ class Upkeep:
                 plain = force or not (self._by_model or work.is_long)
                 if plain:
                     await self._keep_plainly(tx, work)
-                    if await self._end(tx, work, anyway=force):
-                        return "done"
-                    continue
-            try:
-                compacted |= await self._work(work)
-            except BaseException:
-                await self._give_up(work)
-                raise
-            async with self._db.tenant(tenant_id) as tx:
-                ended = await self._end(tx, work, anyway=False)
+                    ended = await self._end(tx, work, anyway=force)
+            if not plain:
+                shorter, problem = await self._work(work)
+                compacted |= shorter
+                async with self._db.tenant(tenant_id) as tx:
+                    ended = await self._end(tx, work, anyway=problem is not None)
             if ended:
-                if compacted and work.agent.memory.auto_save and self._auto_save is not None:
-                    await self._auto_save([tenant_id])
-                return "done"
-        await self._give_up(work)
+                break
+        else:
+            await self._give_up(work)
+        if compacted and work.agent.memory.auto_save and self._auto_save is not None:
+            await self._auto_save([tenant_id])
+        if problem is not None:
+            raise problem
         return "done"
 
-    async def _work(self, work: _Work) -> bool:
-        """Keep the tree, then compact the session: whether it was compacted."""
-        provider = await self._provider(work)
+    async def _work(self, work: _Work) -> tuple[bool, ProviderError | None]:
+        """Keep the tree, then compact the session: whether it was, and why the tree was not kept.
+
+        A model that cannot keep the tree is no reason to let the context grow as well.
+        """
+        problem = None
+        try:
+            provider = await self._provider(work)
+            try:
+                await self._keep(work, provider)
+            except ProviderError as exc:
+                problem = exc
+            return work.is_long and await self._compact(work, provider), problem
+        except BaseException:
+            await self._give_up(work)
+            raise
+
+    async def _keep(self, work: _Work, provider: Provider | None) -> None:
+        """Bring the tree up to date."""
         if provider is None or not self._by_model:
             async with self._db.tenant(work.tenant_id) as tx:
                 await self._keep_plainly(tx, work)
@@ -180,7 +201,9 @@ class Upkeep:
                 _log.info("operations refused", extra=told)
             async with self._db.tenant(work.tenant_id) as tx:
                 await self._write(tx, work, tree)
-        return work.is_long and await self._compactor.run(
+
+    async def _compact(self, work: _Work, provider: Provider | None) -> bool:
+        return await self._compactor.run(
             tenant_id=work.tenant_id,
             session_id=work.session_id,
             lease=work.lease,
@@ -191,7 +214,7 @@ class Upkeep:
     async def _operations(self, work: _Work, provider: Provider) -> list[Operation]:
         try:
             return await ask_operations(provider, work.tree, work.said, self._now())
-        except UnreadableOperations:
+        except UnreadableAnswer:
             # another try would be as bad: the turn is taken for read
             _log.warning("tree unreadable", extra={"action": "tree_unreadable"})
             return []

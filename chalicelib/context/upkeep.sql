@@ -1,11 +1,12 @@
 -- take_work --
 -- The lease of the work behind a session's replies. No row: someone is at it, or the session is
--- sealed or gone. What the provider has counted is kept on the way.
+-- sealed or gone. What the provider has counted is kept on the way. The session comes first: one that
+-- is deleted takes its state along, and every second update of that state looks at the session.
 INSERT INTO session_states AS st (session_id, tenant_id, worker, work_until, calibration,
                                   counted_model)
 SELECT id, tenant_id, %(lease)s, now() + make_interval(secs => %(seconds)s),
        coalesce(%(calibration)s, 1), %(model)s
-FROM sessions WHERE id = %(session_id)s
+FROM (SELECT id, tenant_id FROM sessions WHERE id = %(session_id)s FOR KEY SHARE) AS held
 ON CONFLICT (session_id) DO UPDATE SET
     worker = excluded.worker, work_until = excluded.work_until, touched_at = now(),
     calibration = coalesce(%(calibration)s, st.calibration),
@@ -24,9 +25,12 @@ FROM sessions s LEFT JOIN agents a ON a.tenant_id = s.tenant_id AND a.name = s.a
 WHERE s.id = %(session_id)s
 
 -- unread --
--- What was said in turns that have ended since the tree was last kept; of many the newest.
+-- What was said in turns that have ended since the tree was last kept; of many the newest. The
+-- stand-in has said nothing.
 SELECT id, role, content, created_at, turn_ordinal FROM (
-    SELECT m.id, m.role, m.content, m.created_at, m.turn_ordinal, m.seq
+    SELECT m.id, m.role, m.created_at, m.turn_ordinal, m.seq,
+           CASE WHEN m.role = 'assistant' AND t.provider = 'offline' THEN ''
+                ELSE m.content END AS content
     FROM messages m JOIN turns t ON t.id = m.turn_id
     WHERE m.session_id = %(session_id)s AND m.turn_ordinal > %(ordinal)s
       AND t.status IN ('completed', 'failed')
@@ -35,10 +39,13 @@ SELECT id, role, content, created_at, turn_ordinal FROM (
 ORDER BY turn_ordinal, seq
 
 -- end_work --
--- The lease goes, unless a turn has ended meanwhile whose runner found it taken.
+-- The lease goes, unless something was said meanwhile by a turn whose runner found it taken. In one
+-- that only went on with another and failed, nothing is.
 UPDATE session_states st SET worker = NULL, work_until = NULL
 WHERE st.session_id = %(session_id)s AND st.worker = %(lease)s
-  AND (%(anyway)s OR NOT EXISTS (
-      SELECT FROM turns t WHERE t.session_id = st.session_id AND t.ordinal > st.tree_ordinal
-        AND t.status IN ('completed', 'failed')))
+  AND (%(anyway)s OR st.tree_ordinal >= coalesce((
+      -- the newest by the index: a long session is not read through for it
+      SELECT m.turn_ordinal FROM messages m JOIN turns t ON t.id = m.turn_id
+      WHERE m.session_id = %(session_id)s AND t.status IN ('completed', 'failed')
+      ORDER BY m.turn_ordinal DESC, m.seq DESC LIMIT 1), 0))
 RETURNING session_id

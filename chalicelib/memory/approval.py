@@ -4,15 +4,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+import psycopg
+
 from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx
 from chalicelib.errors import Conflict, NotFound, Unavailable
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.memory import candidates, facts, people
 from chalicelib.memory.candidates import Candidate, Shown, Status
-from chalicelib.memory.episodes import write_episodes
+from chalicelib.memory.distill.shapes import Fact
+from chalicelib.memory.episodes import hold_groups, write_episodes
 from chalicelib.memory.narrative.keeping import touch
-from chalicelib.sessions.prompt import rfc3339
+from chalicelib.memory.narrative.shapes import owners_of
+from chalicelib.memory.narrative.store import mark_stale
+from chalicelib.shapes import rfc3339
 
 Decision = Literal["approve", "deny"]
 
@@ -68,10 +73,11 @@ class Candidates:
             if other := next((one for one in held if one.status not in ("pending", status)), None):
                 raise Conflict(f"{other.id} is {other.status} already.", code="already_decided")
             fresh = [one for one in held if one.status == "pending"]
-            formed = await _form(tx, fresh) if decision == "approve" else {}
+            changed: list[Fact] = []
+            formed = await _form(tx, fresh, changed) if decision == "approve" else {}
             decided = [(one.id, formed.get(one.id)) for one in fresh]
             await candidates.close_candidates(tx, decided, status=status, key_id=caller.key_id)
-            await _retell(tx, [one for one in fresh if formed.get(one.id) is not None])
+            await _retell(tx, [one for one in fresh if formed.get(one.id) is not None], changed)
             memories = {one.id: one.memory_id for one in held} | dict(decided)
             answer = {"decided": [_decided(one, status, memories[one]) for one in ids]}
             await finish_once(tx, once, answer)
@@ -81,18 +87,21 @@ class Candidates:
 async def _held(tx: Tx, ids: Sequence[str], *, forming: bool) -> list[Candidate]:
     """These candidates until the transaction ends, behind the locks that others take first."""
     for _ in range(_TRIES):
-        seen = _all_of(await candidates.read_candidates(tx, ids), ids)
-        named = {person for one in seen for person in one.people}
-        now = await people.survivors(tx, sorted(named)) if named else {}
-        if await people.lock_people(tx, set(now.values())) != set(now.values()):
-            continue  # one was merged or deleted while this waited for it
-        if forming and any(one.person_id is None for one in seen):
-            await facts.hold_unattached(tx)
-        sessions = [one.session_id for one in seen if one.session_id is not None]
-        held = _all_of(await candidates.lock_candidates(tx, ids, sessions=sessions), ids)
-        # a merge that this waited for has given them to the one who is left
-        if all(one.people <= named | set(now.values()) for one in held):
-            return held
+        async with tx.transaction():  # what it locked is let go of where it has to be tried again
+            seen = _all_of(await candidates.read_candidates(tx, ids), ids)
+            named = {person for one in seen for person in one.people}
+            now = await people.hold_survivors(tx, named)
+            if forming and any(one.person_id is None for one in seen):
+                await facts.hold_unattached(tx)
+            if forming:
+                in_groups = [one.group_id for one in seen if one.tier == "episodic"]
+                await hold_groups(tx, [one for one in in_groups if one is not None])
+            sessions = [one.session_id for one in seen if one.session_id is not None]
+            held = _all_of(await candidates.lock_candidates(tx, ids, sessions=sessions), ids)
+            # a merge that this waited for has given them to the one who is left
+            if all(one.people <= named | set(now.values()) for one in held):
+                return held
+            raise psycopg.Rollback
     raise Unavailable("These people are being merged; try again.", retry_after=1)
 
 
@@ -102,25 +111,30 @@ def _all_of(found: list[Candidate], ids: Sequence[str]) -> list[Candidate]:
     return found
 
 
-async def _form(tx: Tx, pending: Sequence[Candidate]) -> dict[str, str | None]:
-    """Write what these propose: the memory of each, None where what is known stands instead."""
+async def _form(tx: Tx, pending: Sequence[Candidate], changed: list[Fact]) -> dict[str, str | None]:
+    """Write what these propose: the memory of each, None where what is known stands instead.
+
+    Rows are locked in everyone's order: all facts, then episodes, and narratives behind this.
+    """
     named = {(one.proposal or {}).get("event_id") for one in pending} - {None}
     events = await candidates.events_there(tx, [str(one) for one in named])
+    facts_of = {
+        one.id: candidates.fact_of(one, events=events) for one in pending if one.tier == "semantic"
+    }
+    await facts.hold_rows(tx, list(facts_of.values()))
     formed: dict[str, str | None] = {}
-    # in one order of groups: what is written of a group is locked by it
-    for one in sorted(pending, key=lambda one: one.group_id or ""):
-        if one.tier == "semantic":
-            formed[one.id] = await _form_fact(tx, one, events)
-        else:
+    for candidate_id, fact in facts_of.items():
+        formed[candidate_id] = await _form_fact(tx, fact, changed)
+    for one in pending:
+        if one.tier == "episodic":
             formed[one.id] = await _form_episode(tx, one)
     return formed
 
 
-async def _form_fact(tx: Tx, one: Candidate, events: set[str]) -> str | None:
+async def _form_fact(tx: Tx, fact: Fact, changed: list[Fact]) -> str | None:
     dropped: Counter[str] = Counter()
     ids: list[str] = []
-    fact = candidates.fact_of(one, events=events)
-    await facts.write_facts(tx, [fact], dropped=dropped, ids=ids)
+    await facts.write_facts(tx, [fact], dropped=dropped, ids=ids, changed=changed)
     if dropped["gone"]:
         raise Unavailable("What this rests on is being deleted; try again.", retry_after=1)
     return ids[0] if ids else None
@@ -139,11 +153,13 @@ async def _form_episode(tx: Tx, one: Candidate) -> str | None:
     return None if kept is None else kept.id
 
 
-async def _retell(tx: Tx, formed: Sequence[Candidate]) -> None:
+async def _retell(tx: Tx, formed: Sequence[Candidate], changed: Sequence[Fact]) -> None:
     """Bring the narratives of those up to date whose memory has grown, in their order of locks."""
     now = await facts.read_clock(tx)
     persons = {one.person_id for one in formed if one.person_id is not None}
     groups = {one.group_id for one in formed if one.group_id is not None}
+    others, places = owners_of(changed)
+    await mark_stale(tx, people=persons | others, groups=groups | places)
     for person_id in sorted(persons):
         await touch(tx, person_id=person_id, group_id=None, now=now)
     for group_id in sorted(groups):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from psycopg.types.json import Jsonb
 
@@ -26,6 +26,30 @@ Status = Literal["pending", "approved", "denied"]
 Tier = Literal["episodic", "semantic"]
 
 PROMOTED: Final[Origin] = "promoted"
+
+
+class Stated(Protocol):
+    """A fact that is written, as far as it matters here; see `facts.Distillate`."""
+
+    @property
+    def id(self) -> str:
+        """Its row's."""
+
+    @property
+    def content(self) -> str:
+        """What it says."""
+
+    @property
+    def person_id(self) -> str | None:
+        """Whom it is about."""
+
+    @property
+    def said_by(self) -> str | None:
+        """Who said it."""
+
+    @property
+    def group_id(self) -> str | None:
+        """Where it was said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +198,12 @@ async def close_candidates(
     await tx.execute(_QUERIES["close_candidates"], values)
 
 
+async def withdraw(tx: Tx, chain: Sequence[Stated]) -> None:
+    """Delete what waits to be approved of facts that are being forgotten, whose rows are locked."""
+    values = {"ids": [one.id for one in chain], "keys": [_fact_key(one) for one in chain]}
+    await tx.execute(_QUERIES["withdraw"], values)
+
+
 async def list_candidates(
     tx: Tx, *, status: Status | None, person_id: str | None, before: str | None, most: int
 ) -> list[Shown]:
@@ -224,7 +254,7 @@ def _is_settled(fact: Fact, active: Fact | None) -> bool:
     return fold_content(active.content) == fold_content(fact.content) or rank < RANK[active.origin]
 
 
-def _fact_key(fact: Fact) -> bytes:
+def _fact_key(fact: Fact | Stated) -> bytes:
     """What a proposed fact is known by within its person or group.
 
     Of neither, who said it is part of that: one stranger's friends are not another's.

@@ -58,6 +58,20 @@ UPDATE memory_candidates c SET
 FROM unnest(%(ids)s::text[], %(memories)s::text[]) AS g (id, memory_id)
 WHERE c.id = g.id
 
+-- withdraw --
+-- What waits of the topics or the contents of these facts: approved, it would not come back.
+WITH gone AS (
+    SELECT person_id, group_id, topic_key FROM memory_distillates
+    WHERE tenant_id = pal.tenant() AND id = ANY (%(ids)s)
+)
+DELETE FROM memory_candidates c
+WHERE c.tenant_id = pal.tenant() AND c.tier = 'semantic' AND c.status = 'pending'
+  AND EXISTS (
+      SELECT FROM gone g
+      WHERE c.person_id IS NOT DISTINCT FROM g.person_id
+        AND (g.person_id IS NOT NULL OR c.group_id IS NOT DISTINCT FROM g.group_id)
+        AND (c.proposal ->> 'topic_key' = g.topic_key OR c.content_key = ANY (%(keys)s::bytea[])))
+
 -- list_candidates --
 -- The newest first; of approved ones what the memory says that came of them.
 SELECT c.id, c.tier, c.person_id, c.group_id, c.session_id, c.status, c.created_at, c.decided_at,

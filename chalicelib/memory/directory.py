@@ -14,7 +14,7 @@ from chalicelib.memory import people
 from chalicelib.memory.facts import hold_unattached
 from chalicelib.memory.handles import Handle
 from chalicelib.memory.people import Person
-from chalicelib.sessions.prompt import rfc3339
+from chalicelib.shapes import rfc3339
 
 _TRIES: Final = 5
 _GROUPS_MOST: Final = 50
@@ -162,7 +162,7 @@ async def _locked(tx: Tx, *ids: str) -> dict[str, str]:
         # of these would wait for one another
         async with tx.transaction():
             now = await _survivors(tx, *ids)
-            if await people.lock_people(tx, set(now.values())) == set(now.values()):
+            if await people.lock_whole_people(tx, now.values()):
                 return now
             raise psycopg.Rollback
     raise Unavailable("These people are being merged; try again.", retry_after=1)

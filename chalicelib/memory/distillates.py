@@ -3,19 +3,21 @@
 from datetime import datetime
 from typing import Any, Final
 
+import psycopg
+
 from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx
 from chalicelib.errors import InvalidField, NotFound, Unavailable
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import is_id
-from chalicelib.memory import facts, people
+from chalicelib.memory import candidates, facts, people
 from chalicelib.memory.directory import survivor
 from chalicelib.memory.distill.refusals import refusal
 from chalicelib.memory.distill.shapes import Fact
 from chalicelib.memory.embedder import Indexer, embed_quietly
 from chalicelib.memory.facts import Distillate, write_facts
 from chalicelib.memory.topics import fold_topic
-from chalicelib.sessions.prompt import rfc3339
+from chalicelib.shapes import rfc3339
 
 __all__ = ["CONTENT_AT_MOST", "TOPIC_AT_MOST", "Distillates", "write_facts"]
 
@@ -42,7 +44,10 @@ class Distillates:
         Nothing that was said before now brings it back, whenever it is read.
         """
         async with self._db.tenant(caller.tenant_id) as tx:
-            await facts.forget_chain(tx, await _held_chain(tx, distillate_id))
+            chain = await _held_chain(tx, distillate_id)
+            await facts.hold_chain(tx, chain)
+            await candidates.withdraw(tx, chain)
+            await facts.forget_chain(tx, chain)
 
     async def remember(
         self,
@@ -123,24 +128,25 @@ async def _held(tx: Tx, person_id: str | None) -> str | None:
     if person_id is None:
         await facts.hold_unattached(tx)
         return None
-    for _ in range(_TRIES):
-        now = await survivor(tx, person_id)
-        if await people.lock_people(tx, [now]):
-            return now
-    raise Unavailable("This person is being merged; try again.", retry_after=1)
+    held = await people.hold_survivors(tx, [await survivor(tx, person_id)])
+    if not held:
+        raise NotFound("There is no such person.")
+    return next(iter(held.values()))
 
 
 async def _held_chain(tx: Tx, distillate_id: str) -> list[Distillate]:
     for _ in range(_TRIES):
-        person_id = (await _chain(tx, distillate_id))[0].person_id
-        if person_id is None:
-            await facts.hold_unattached(tx)
-        else:
-            await people.lock_people(tx, [person_id])
-        # it may have been superseded, merged or forgotten while this waited
-        chain = await _chain(tx, distillate_id)
-        if chain[0].person_id == person_id:
-            return chain
+        async with tx.transaction():  # what it locked is let go of where it has to be tried again
+            person_id = (await _chain(tx, distillate_id))[0].person_id
+            if person_id is None:
+                await facts.hold_unattached(tx)
+            else:
+                await people.lock_people(tx, [person_id])
+            # it may have been superseded, merged or forgotten while this waited
+            chain = await _chain(tx, distillate_id)
+            if chain[0].person_id == person_id:
+                return chain
+            raise psycopg.Rollback
     raise Unavailable("This person is being merged; try again.", retry_after=1)
 
 

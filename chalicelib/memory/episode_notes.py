@@ -6,8 +6,8 @@ As facts in `notes`: each inside quotes on a line of its own, in a block that it
 from collections.abc import Sequence
 from typing import Final
 
-from chalicelib.memory.episodes import Episode
-from chalicelib.memory.notes import quote, tell_day
+from chalicelib.memory.episodes import Episode, EpisodeKind
+from chalicelib.memory.notes import quote, take_fitting, tell_day
 from chalicelib.memory.relevance import relevances
 from chalicelib.providers.counting import estimate_tokens
 
@@ -18,15 +18,15 @@ _BEGIN: Final = (
 )
 _END: Final = "</earlier_conversations>"
 
-_TOLD: Final = {
+KINDS: Final[dict[EpisodeKind, str]] = {
     "decision": "decided",
     "outcome": "done",
     "commitment": "left to do",
     "answer": "answered",
 }
+"""What each kind is called where one is told."""
+
 _DAYS: Final = 90.0
-_LINE_AT_LEAST: Final = 8
-_MISSED_AT_MOST: Final = 20
 
 
 def rank_episodes(episodes: Sequence[Episode], *, text: str) -> list[Episode]:
@@ -46,17 +46,7 @@ def rank_episodes(episodes: Sequence[Episode], *, text: str) -> list[Episode]:
 def choose_episodes(ranked: Sequence[Episode], *, budget: int) -> tuple[Episode, ...]:
     """The first that `render_episodes` tells in `budget` tokens, in the order of telling."""
     left = budget - estimate_tokens(f"{_BEGIN}\n{_END}")
-    chosen: list[Episode] = []
-    missed = 0
-    for episode in ranked:
-        # the search for small ones has an end
-        if left < _LINE_AT_LEAST or missed > _MISSED_AT_MOST:
-            break
-        if (cost := estimate_tokens(f"\n{tell_episode(episode)}")) <= left:
-            chosen.append(episode)
-            left -= cost
-        else:
-            missed += 1
+    chosen = take_fitting(ranked, left, cost=lambda one: estimate_tokens(f"\n{tell_episode(one)}"))
     return tuple(sorted(chosen, key=lambda one: (one.occurred_at, one.id)))
 
 
@@ -69,4 +59,4 @@ def render_episodes(episodes: Sequence[Episode]) -> str:
 
 def tell_episode(episode: Episode) -> str:
     """An episode's line: its day, what kind it is, and what it says."""
-    return f"- {tell_day(episode.occurred_at)}, {_TOLD[episode.kind]}: {quote(episode.content)}"
+    return f"- {tell_day(episode.occurred_at)}, {KINDS[episode.kind]}: {quote(episode.content)}"

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
 from chalicelib.db import Tx, load_queries
-from chalicelib.errors import Unavailable
 from chalicelib.ids import new_id
 from chalicelib.memory import people
 from chalicelib.memory.distill.refusals import refusal
@@ -22,7 +21,6 @@ EpisodeKind = Literal["decision", "outcome", "commitment", "answer"]
 
 READ_AT_MOST: Final = 200
 _CONTENT_AT_MOST: Final = 2_000
-_TRIES: Final = 5
 
 
 class TreeNode(Protocol):
@@ -81,6 +79,15 @@ class Episode:
     content: str
     occurred_at: datetime
     session_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held(Episode):
+    """An episode as callers see it: the session's person, also in a group, and its messages."""
+
+    person_id: str | None
+    group_id: str | None
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +159,7 @@ async def write_episodes(
     if not proposed:
         return []
     person_id = await hold_person(tx, person_id)
-    if group_id is not None:
-        await tx.execute(_QUERIES["hold_group"], {"group_id": group_id})
+    await hold_groups(tx, [] if group_id is None else [group_id])
     keys = [content_key(one.content) for one in proposed]
     owner = {"session_id": session_id, "person_id": person_id, "group_id": group_id}
     values = {**owner, "keys": keys, "times": [one.occurred_at for one in proposed]}
@@ -187,22 +193,76 @@ async def session_episodes(
     if person_id is None and group_id is None:
         return []
     values = {"person_id": person_id, "group_id": group_id, "most": most}
+    found: dict[bytes, Episode] = {}
+    for row in await _all(tx, "session_episodes", values):
+        # of two people who were merged, both may have come to the same
+        found.setdefault(
+            bytes(row[5]),
+            Episode(id=row[0], kind=row[1], content=row[2], occurred_at=row[3], session_id=row[4]),
+        )
+    return list(found.values())
+
+
+async def list_episodes(
+    tx: Tx,
+    *,
+    person_id: str | None,
+    group_id: str | None,
+    kind: EpisodeKind | None,
+    before: tuple[datetime, str] | None,
+    most: int,
+) -> list[Held]:
+    """Episodes below the place `before`, (occurred_at, id), the newest first."""
+    values = {
+        "person_id": person_id,
+        "group_id": group_id,
+        "kind": kind,
+        "occurred": before and before[0],
+        "id": before and before[1],
+        "most": most,
+    }
     return [
-        Episode(id=row[0], kind=row[1], content=row[2], occurred_at=row[3], session_id=row[4])
-        for row in await _all(tx, "session_episodes", values)
+        Held(
+            id=row[0],
+            kind=row[1],
+            content=row[2],
+            occurred_at=row[3],
+            session_id=row[4],
+            person_id=row[5],
+            group_id=row[6],
+            sources=tuple(row[7]),
+        )
+        for row in await _all(tx, "list_episodes", values)
     ]
+
+
+async def forget_episode(tx: Tx, episode_id: str) -> bool:
+    """Delete an episode and leave a tombstone without its words; False if there is none.
+
+    Raises Unavailable while its person is being merged.
+    """
+    found = await _all(tx, "owner_of", {"id": episode_id})
+    if not found:
+        return False
+    [(person_id, group_id)] = found
+    await hold_person(tx, person_id)
+    await hold_groups(tx, [] if group_id is None else [group_id])
+    # a merge that this waited for has given it to the one who is held
+    [(gone,)] = await _all(tx, "forget_episode", {"id": episode_id})
+    return bool(gone)
+
+
+async def hold_groups(tx: Tx, groups: Iterable[str]) -> None:
+    """Be the one writer of these groups' episodes; people come before, and all rows behind."""
+    for group_id in sorted(set(groups)):
+        await tx.execute(_QUERIES["hold_group"], {"group_id": group_id})
 
 
 async def hold_person(tx: Tx, person_id: str | None) -> str | None:
     """Who that is by now, locked against a merge and their end; None if they are gone."""
-    if person_id is None:
-        return None
-    for _ in range(_TRIES):
-        now = (await people.survivors(tx, [person_id])).get(person_id)
-        if now is None or await people.lock_people(tx, [now]):
-            return now
-        # merged or deleted while this waited for them
-    raise Unavailable("This person is being merged; try again.", retry_after=1)
+    return (
+        None if person_id is None else (await people.hold_survivors(tx, [person_id])).get(person_id)
+    )
 
 
 def _told(node: TreeNode) -> tuple[EpisodeKind, str] | None:

@@ -37,8 +37,43 @@ WHERE e.tenant_id = pal.tenant() AND e.id = g.id AND e.occurred_at < g.occurred_
 
 -- session_episodes --
 -- The newest that may be told in a session: in a group the group's, else its person's own.
-SELECT id, kind, content, occurred_at, session_id FROM memory_episodes
+SELECT id, kind, content, occurred_at, session_id, content_key FROM memory_episodes
 WHERE tenant_id = pal.tenant()
   AND CASE WHEN %(group_id)s::text IS NOT NULL THEN group_id = %(group_id)s
            ELSE person_id = %(person_id)s AND group_id IS NULL END
 ORDER BY occurred_at DESC, id DESC LIMIT %(most)s
+
+-- list_episodes --
+-- The newest first. The session's person is told of also in a group.
+SELECT id, kind, content, occurred_at, session_id, person_id, group_id, sources
+FROM memory_episodes
+WHERE tenant_id = pal.tenant()
+  AND (%(person_id)s::text IS NULL OR person_id = %(person_id)s)
+  AND (%(group_id)s::text IS NULL OR group_id = %(group_id)s)
+  AND (%(kind)s::text IS NULL OR kind = %(kind)s)
+  AND (%(occurred)s::timestamptz IS NULL OR (occurred_at, id) < (%(occurred)s, %(id)s::text))
+ORDER BY occurred_at DESC, id DESC LIMIT %(most)s
+
+-- owner_of --
+SELECT person_id, group_id FROM memory_episodes WHERE tenant_id = pal.tenant() AND id = %(id)s
+
+-- forget_episode --
+-- What another session of theirs, not ended yet, has come to before this does not bring it back;
+-- nor does what waits for approval. The key is one that no fact's topic has.
+WITH gone AS (
+    DELETE FROM memory_episodes WHERE tenant_id = pal.tenant() AND id = %(id)s
+    RETURNING id, tenant_id, person_id, group_id, content_key
+), marked AS (
+    INSERT INTO memory_forgotten (id, tenant_id, person_id, group_id, topic_key, contents,
+                                  forgotten_at)
+    SELECT id, tenant_id, CASE WHEN group_id IS NULL THEN person_id END, group_id, E'episode\x1f',
+           ARRAY[content_key], clock_timestamp()
+    FROM gone WHERE person_id IS NOT NULL OR group_id IS NOT NULL
+), unasked AS (
+    DELETE FROM memory_candidates c USING gone
+    WHERE c.tenant_id = gone.tenant_id AND c.tier = 'episodic' AND c.status = 'pending'
+      AND c.content_key = gone.content_key
+      AND CASE WHEN gone.group_id IS NOT NULL THEN c.group_id = gone.group_id
+               ELSE c.group_id IS NULL AND c.person_id = gone.person_id END
+)
+SELECT count(*) FROM gone

@@ -96,7 +96,9 @@ class Erasure:
 async def _hold(tx: Tx, person: str) -> bool:
     """Lock the person, and those whose facts change with theirs; False if these are others now."""
     others, _ = await _told_of(tx, person)
-    locked = await people.lock_people(tx, {person, *others})
+    locked = {person, *others}
+    if not await people.lock_whole_people(tx, locked):
+        return False
     others, of_no_one = await _told_of(tx, person)
     if of_no_one:
         await hold_unattached(tx)
@@ -113,6 +115,10 @@ async def _told_of(tx: Tx, person: str) -> tuple[set[str], bool]:
 async def _forget_memory(tx: Tx, person: str) -> None:
     """Delete what is remembered of the person; what others heard them say is theirs no more."""
     values = {"person": person}
+    await tx.execute(_QUERIES["hold_facts"], values)
+    await tx.execute(_QUERIES["hold_episodes"], values)
+    await tx.execute(_QUERIES["hold_candidates"], values)
+    await tx.execute(_QUERIES["hold_narratives"], values)
     await tx.execute(_QUERIES["erase_episodes"], values)
     cur = await tx.execute(_QUERIES["erase_facts"], values)
     gone = [row[0] for row in await cur.fetchall()]

@@ -3,6 +3,49 @@
 SELECT DISTINCT person_id FROM memory_distillates
 WHERE said_by = %(person)s AND group_id IS NULL
 
+-- hold_facts --
+-- All at first, in everyone's order: whatever is deleted locks narratives at once. With those that
+-- `mend_chains` mends.
+SELECT FROM memory_distillates
+WHERE tenant_id = pal.tenant() AND id IN (
+    SELECT id FROM memory_distillates WHERE person_id = %(person)s OR said_by = %(person)s
+    UNION ALL
+    SELECT d.id FROM memory_distillates g JOIN memory_distillates d
+        ON d.tenant_id = pal.tenant() AND d.superseded_by = g.id
+    WHERE g.person_id = %(person)s OR g.said_by = %(person)s)
+ORDER BY id FOR UPDATE
+
+-- hold_episodes --
+SELECT FROM memory_episodes WHERE tenant_id = pal.tenant() AND person_id = %(person)s
+ORDER BY id FOR UPDATE
+
+-- hold_candidates --
+SELECT FROM memory_candidates c
+WHERE c.tenant_id = pal.tenant()
+  AND (c.person_id = %(person)s OR c.proposal ->> 'said_by' IN (
+           SELECT id FROM people WHERE id = %(person)s OR merged_into = %(person)s))
+ORDER BY c.id FOR UPDATE
+
+-- hold_narratives --
+-- Those that the triggers of both deletions will lock.
+WITH gone AS (
+    SELECT person_id, said_by, group_id FROM memory_distillates
+    WHERE tenant_id = pal.tenant()
+      AND (person_id = %(person)s OR said_by = %(person)s AND group_id IS NULL)
+    UNION ALL
+    SELECT person_id, NULL, group_id FROM memory_episodes
+    WHERE tenant_id = pal.tenant() AND person_id = %(person)s
+), wanted AS MATERIALIZED (
+    SELECT id FROM memory_narratives
+    WHERE tenant_id = pal.tenant() AND person_id IN (
+        SELECT person_id FROM gone UNION ALL SELECT said_by FROM gone UNION ALL SELECT %(person)s)
+    UNION ALL
+    SELECT id FROM memory_narratives
+    WHERE tenant_id = pal.tenant() AND group_id IN (SELECT group_id FROM gone)
+)
+SELECT FROM wanted w JOIN memory_narratives n ON n.tenant_id = pal.tenant() AND n.id = w.id
+ORDER BY n.person_id NULLS LAST, n.group_id COLLATE "C" FOR NO KEY UPDATE OF n
+
 -- erase_facts --
 -- What is about the person, and what they said in private of others. The rows that these had
 -- superseded are mended next, before the foreign key is looked at.

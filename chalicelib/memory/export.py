@@ -9,8 +9,8 @@ from chalicelib.auth import Principal
 from chalicelib.db import Database, Tx, load_queries
 from chalicelib.memory.directory import shown, survivor
 from chalicelib.sessions import store
-from chalicelib.sessions.prompt import rfc3339
 from chalicelib.sessions.rows import Message, Session
+from chalicelib.shapes import rfc3339
 
 _QUERIES: Final = load_queries(__file__, "export.sql")
 
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 # a page's token holds these numbers: what is added comes behind
-SECTIONS = FACTS, EVENTS, SESSIONS, EPISODES, NARRATIVES, CANDIDATES = range(6)
+SECTIONS = FACTS, EVENTS, SESSIONS, EPISODES, NARRATIVES, CANDIDATES, STATES = range(7)
 
 
 @dataclass(kw_only=True)
@@ -42,6 +42,7 @@ class Page:
     episodes: list[dict[str, Any]] = field(default_factory=list)
     narratives: list[dict[str, Any]] = field(default_factory=list)
     candidates: list[dict[str, Any]] = field(default_factory=list)
+    states: list[dict[str, Any]] = field(default_factory=list)
     next: Place | None = None
 
 
@@ -106,6 +107,7 @@ def _part(page: Page, section: int) -> tuple[LiteralString, list[dict[str, Any]]
         EPISODES: (_QUERIES["episodes"], page.episodes),
         NARRATIVES: (_QUERIES["narratives"], page.narratives),
         CANDIDATES: (_QUERIES["candidates"], page.candidates),
+        STATES: (_QUERIES["states"], page.states),
     }[section]
 
 

@@ -61,7 +61,9 @@ WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id > %(after)s
   AND %(bytes)s > 0 AND %(most)s > 0
 
 -- candidates --
-SELECT id, tier, group_id, session_id, content, proposal, status, memory_id, created_at, decided_at,
+-- About the person or said by them.
+SELECT id, tier, person_id, group_id, session_id, content, proposal, status, memory_id, created_at,
+       decided_at,
        total, found
 FROM (
     SELECT sized.*, sum(size) OVER (ORDER BY id) AS total, count(*) OVER () AS found
@@ -69,8 +71,33 @@ FROM (
         SELECT c.*, coalesce(octet_length(content), 0)
                     + coalesce(octet_length(proposal::text), 0) + 500 AS size
         FROM memory_candidates c
-        WHERE tenant_id = pal.tenant() AND person_id = %(person)s AND id > %(after)s
+        WHERE tenant_id = pal.tenant() AND id > %(after)s
+          AND (person_id = %(person)s OR proposal ->> 'said_by' IN (
+                   SELECT id FROM people WHERE id = %(person)s OR merged_into = %(person)s))
         ORDER BY id LIMIT %(most)s
+    ) AS sized
+) AS counted
+WHERE total - size < %(bytes)s
+ORDER BY id
+
+-- states --
+-- What sessions work with, of those of the person that have anything.
+SELECT id, pins, nodes, total, found
+FROM (
+    SELECT sized.*, sum(size) OVER (ORDER BY id) AS total, count(*) OVER () AS found
+    FROM (
+        SELECT s.id, st.pins, coalesce(tree.nodes, '[]') AS nodes,
+               octet_length(st.pins::text) + coalesce(octet_length(tree.nodes::text), 0) AS size
+        FROM sessions s JOIN session_states st ON st.session_id = s.id
+        CROSS JOIN LATERAL (
+            SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+                       'kind', n.kind, 'text', n.text, 'status', n.status, 'outcome', n.outcome,
+                       'sources', n.sources)) ORDER BY n.number) AS nodes
+            FROM session_nodes n WHERE n.session_id = s.id
+        ) AS tree
+        WHERE s.tenant_id = pal.tenant() AND s.person_id = %(person)s AND s.id > %(after)s
+          AND (st.pins <> '[]' OR tree.nodes IS NOT NULL)
+        ORDER BY s.id LIMIT %(most)s
     ) AS sized
 ) AS counted
 WHERE total - size < %(bytes)s

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from chalicelib.db import Tx, load_queries
-from chalicelib.errors import Unavailable
 from chalicelib.memory import people
 from chalicelib.memory.distill.shapes import Fact, Known, Origin, SourceKind
 from chalicelib.memory.narrative.shapes import owners_of
@@ -23,7 +22,6 @@ from chalicelib.memory.topics import content_key, moved_key
 _QUERIES: Final = load_queries(__file__, "facts.sql")
 
 KNOWN_AT_MOST: Final = 200
-_TRIES: Final = 5
 
 Gate = Callable[[Tx, Sequence[Fact], Iterable[Row], Counter[str]], Awaitable[list[Fact]]]
 """Which facts may be written unasked, given the rows there are; see `candidates.hold_back`."""
@@ -71,6 +69,7 @@ async def write_facts(
     in_pass: bool = False,
     gate: Gate | None = None,
     ids: list[str] | None = None,
+    changed: list[Fact] | None = None,
 ) -> int:
     """Let facts take their places, whoever their people are by now: how many were persisted.
 
@@ -78,11 +77,12 @@ async def write_facts(
     by reason: of a person or a source that was deleted (`gone`), `forgotten` since it was said,
     `outranked` by what is there, or `known` from an earlier reading. `in_pass`: the caller ends a
     slice after this, whose row is the one that `hold_unattached` locks. Without a `gate` all of
-    them may be written. `ids` takes the rows of what was persisted. Raises Unavailable.
+    them may be written. `ids` takes the rows of what was persisted, and `changed` what holds from
+    now on or does no more: then it is the caller who marks the narratives. Raises Unavailable.
     """
     lost: Counter[str] = Counter() if dropped is None else dropped
     named = [one for fact in facts for one in (fact.person_id, fact.said_by) if one is not None]
-    now = await _locked(tx, named)
+    now = await people.hold_survivors(tx, named)
     if in_pass or any(one.person_id is None for one in facts):
         await hold_unattached(tx)
     kept = [
@@ -103,9 +103,18 @@ async def write_facts(
     await _write(tx, settled.rows)
     if ids is not None:
         ids += settled.ids
+    if changed is not None:
+        changed += _changed(settled.rows)
+        return settled.found
     people_now, groups = owners_of(_changed(settled.rows))
     await mark_stale(tx, people=people_now, groups=groups)
     return settled.found
+
+
+async def hold_rows(tx: Tx, given: Sequence[Fact]) -> None:
+    """Lock the rows among which facts will take their places, whose people are locked."""
+    if given:
+        await _lock_rows(tx, given)
 
 
 async def hold_unattached(tx: Tx) -> None:
@@ -179,6 +188,11 @@ async def read_chain(tx: Tx, distillate_id: str) -> list[Distillate]:
     return [_distillate(row) for row in await cur.fetchall()]
 
 
+async def hold_chain(tx: Tx, chain: Sequence[Distillate]) -> None:
+    """Lock the rows of a chain whose person is locked."""
+    await tx.execute(_QUERIES["hold_chain"], {"ids": [one.id for one in chain]})
+
+
 async def forget_chain(tx: Tx, chain: Sequence[Distillate]) -> None:
     """Delete a chain whose person is locked, and leave a tombstone without its words."""
     ids = [one.id for one in chain]
@@ -190,17 +204,6 @@ async def forget_chain(tx: Tx, chain: Sequence[Distillate]) -> None:
 def _searched(text: str) -> list[str]:
     """The words of a text as the database folds what it compares them with."""
     return unicodedata.normalize("NFKC", text).lower().split()
-
-
-async def _locked(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
-    """Who these are by now, locked against a merge and their end; the deleted are left out."""
-    wanted = sorted(set(ids))
-    for _ in range(_TRIES):
-        now = await people.survivors(tx, wanted) if wanted else {}
-        if not now or await people.lock_people(tx, set(now.values())) == set(now.values()):
-            return now
-        # one was merged or deleted while this waited for it
-    raise Unavailable("These people are being merged; try again.", retry_after=1)
 
 
 def _of_those_now(fact: Fact, now: Mapping[str, str]) -> Fact:

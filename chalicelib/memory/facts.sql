@@ -146,6 +146,9 @@ SELECT id, person_id, topic, content, confidence, origin, source_kind, session_i
 FROM memory_distillates WHERE id = ANY (%(ids)s)
 ORDER BY superseded_by IS NOT NULL, said_at DESC, id DESC
 
+-- hold_chain --
+SELECT FROM memory_distillates WHERE id = ANY (%(ids)s) ORDER BY id FOR UPDATE
+
 -- delete_chain --
 WITH own AS (
     SELECT id FROM memory_distillates WHERE id = ANY (%(ids)s) ORDER BY id FOR UPDATE

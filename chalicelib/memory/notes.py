@@ -6,10 +6,10 @@ that it cannot leave, in a block that it cannot close.
 
 import json
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from chalicelib.memory.distill.shapes import RANK, Origin
 from chalicelib.memory.relevance import relevances
@@ -29,10 +29,12 @@ _NAME_AT_MOST: Final = 80
 _OTHERS_SHARE: Final = 4
 """One part in so many is kept for what the message asks of others."""
 _ASKED_FOR: Final = 0.25
-_LINE_AT_LEAST: Final = 10
+_LINE_AT_LEAST: Final = 8
 _MISSED_AT_MOST: Final = 20
 _DAYS: Final = 90.0
 _JOINERS: Final = "\u200c\u200d"
+
+_Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +69,12 @@ def choose_notes(notes: Iterable[Note], *, text: str, budget: int) -> tuple[Note
     own = [note for note, _ in ranked if note.own]
     asked = [note for note, relevance in ranked if not note.own and relevance >= _ASKED_FOR]
     others = [note for note, relevance in ranked if not note.own and relevance < _ASKED_FOR]
-    chosen = _fitting(asked, left // _OTHERS_SHARE)
+    chosen = take_fitting(asked, left // _OTHERS_SHARE, cost=_cost)
     left -= sum(map(_cost, chosen))
     for some in (own, asked, others):
         told = {note.id for note in chosen}
-        more = _fitting([note for note in some if note.id not in told], left)
+        untold = (note for note in some if note.id not in told)
+        more = take_fitting(untold, left, cost=_cost)
         left -= sum(map(_cost, more))
         chosen += more
     return tuple(sorted(chosen, key=lambda one: (not one.own, -one.said_at.timestamp(), one.id)))
@@ -146,16 +149,16 @@ def _visible(one: str) -> str:
     return "" if kind in ("Cf", "Cs", "Co", "Cn") and one not in _JOINERS else one
 
 
-def _fitting(some: Sequence[Note], left: int) -> list[Note]:
-    """The first ones that fit in together; the search for small ones has an end."""
-    found: list[Note] = []
+def take_fitting(some: Iterable[_Told], left: int, *, cost: Callable[[_Told], int]) -> list[_Told]:
+    """The first ones that `left` tokens hold together; the search for small ones has an end."""
+    found: list[_Told] = []
     missed = 0
-    for note in some:
+    for one in some:
         if left < _LINE_AT_LEAST or missed > _MISSED_AT_MOST:
             break
-        if (cost := _cost(note)) <= left:
-            found.append(note)
-            left -= cost
+        if (tokens := cost(one)) <= left:
+            found.append(one)
+            left -= tokens
         else:
             missed += 1
     return found

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+import psycopg
 from psycopg.types.json import Jsonb
 
 from chalicelib.db import Tx, load_queries
+from chalicelib.errors import Unavailable
 from chalicelib.ids import new_id
 from chalicelib.memory.handles import Handle, fold_name
 
 _QUERIES: Final = load_queries(__file__, "people.sql")
+
+_TRIES: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +125,39 @@ async def lock_people(tx: Tx, ids: Iterable[str]) -> set[str]:
     """Lock these until the transaction ends: those that are there and have not been merged."""
     cur = await tx.execute(_QUERIES["lock_people"], {"ids": sorted(ids)})
     return {row[0] for row in await cur.fetchall()}
+
+
+async def lock_whole_people(tx: Tx, ids: Iterable[str]) -> bool:
+    """Lock these with all who have been merged into them, as whoever merges or ends them must.
+
+    False, and to be rolled back, where one is not there any more, or another was merged into one
+    of them while this waited: they are locked in one order, or two of these wait for one another.
+    """
+    wanted = set(ids)
+    cur = await tx.execute(_QUERIES["lock_whole_people"], {"ids": sorted(wanted)})
+    held = {row[0]: row[1] for row in await cur.fetchall()}
+    cur = await tx.execute(_QUERIES["redirects"], {"ids": sorted(wanted)})
+    redirects = {row[0] for row in await cur.fetchall()}
+    return {one for one, stands in held.items() if stands} == wanted and redirects <= held.keys()
+
+
+async def hold_survivors(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
+    """Who each of these is by now, locked against a merge and their end; the unknown are left out.
+
+    Raises Unavailable where they are merged again and again.
+    """
+    wanted = sorted(set(ids))
+    if not wanted:
+        return {}
+    for _ in range(_TRIES):
+        # a savepoint: where one was merged while this waited, what it locked is let go of, or two
+        # of these would wait for one another
+        async with tx.transaction():
+            now = await survivors(tx, wanted)
+            if not now or await lock_people(tx, set(now.values())) == set(now.values()):
+                return now
+            raise psycopg.Rollback
+    raise Unavailable("These people are being merged; try again.", retry_after=1)
 
 
 async def told_of_no_one(tx: Tx, person_id: str) -> bool:

@@ -85,15 +85,26 @@ ORDER BY p.id DESC LIMIT %(most)s
 SELECT id, coalesce(merged_into, id) FROM people WHERE id = ANY (%(ids)s)
 
 -- lock_people --
--- Whoever writes by a person's id does this first, so that a merge cannot pass between. With those
--- who were merged into them, whose redirects a merge changes: one that waited for such a row before
--- it was merged holds it from then on.
+-- Whoever writes by a person's id does this first, so that a merge cannot pass between. Without those
+-- who were merged into them: who locks the same person twice would lock one who came in between out
+-- of order.
+WITH held AS (
+    SELECT id, merged_into FROM people WHERE id = ANY (%(ids)s) ORDER BY id FOR NO KEY UPDATE
+)
+SELECT id FROM held WHERE merged_into IS NULL
+
+-- lock_whole_people --
+-- With those who were merged into them, whose redirects a merge changes and who end with them: one
+-- that waited for such a row before it was merged holds it from then on.
 WITH held AS (
     SELECT id, merged_into FROM people
     WHERE id = ANY (%(ids)s) OR merged_into = ANY (%(ids)s)
     ORDER BY id FOR NO KEY UPDATE
 )
-SELECT id FROM held WHERE merged_into IS NULL
+SELECT id, merged_into IS NULL FROM held
+
+-- redirects --
+SELECT id FROM people WHERE merged_into = ANY (%(ids)s)
 
 -- wait_for_merges --
 -- Merges of a tenant go one after another: each would otherwise hold what another is to redirect.
@@ -178,10 +189,20 @@ WHERE person_id = %(source)s
    OR (person_id IS NULL AND strpos(topic_key, E'\x1f' || %(source)s) > 0)
 
 -- move_episodes --
-UPDATE memory_episodes SET person_id = %(target)s WHERE person_id = %(source)s
+WITH held AS (
+    SELECT id FROM memory_episodes WHERE tenant_id = pal.tenant() AND person_id = %(source)s
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE memory_episodes e SET person_id = %(target)s
+FROM held WHERE e.tenant_id = pal.tenant() AND e.id = held.id
 
 -- move_candidates --
-UPDATE memory_candidates SET person_id = %(target)s WHERE person_id = %(source)s
+WITH held AS (
+    SELECT id FROM memory_candidates WHERE tenant_id = pal.tenant() AND person_id = %(source)s
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE memory_candidates c SET person_id = %(target)s
+FROM held WHERE c.tenant_id = pal.tenant() AND c.id = held.id
 
 -- join_narratives --
 -- The survivor's first. As lines they may be too many together: they are cut off when they are read.

@@ -78,15 +78,16 @@ WITH RECURSIVE chain AS (
     SELECT d.id, chain.head FROM chain JOIN memory_distillates d
         ON d.tenant_id = pal.tenant() AND d.superseded_by = chain.id
 ), held AS MATERIALIZED (
-    SELECT d.id, chain.head FROM chain JOIN memory_distillates d
+    SELECT d.id FROM chain JOIN memory_distillates d
         ON d.tenant_id = pal.tenant() AND d.id = chain.id
     FOR UPDATE OF d SKIP LOCKED
-), whole AS (
-    SELECT head FROM chain GROUP BY head
-    HAVING count(*) = (SELECT count(*) FROM held h WHERE h.head = chain.head)
+), marked AS (
+    -- by a window, since no plan knows how many rows come of a chain
+    SELECT chain.id, bool_and(held.id IS NOT NULL) OVER (PARTITION BY chain.head) AS whole
+    FROM chain LEFT JOIN held ON held.id = chain.id
 )
-DELETE FROM memory_distillates d USING held JOIN whole USING (head)
-WHERE d.tenant_id = pal.tenant() AND d.id = held.id
+DELETE FROM memory_distillates d USING marked
+WHERE marked.whole AND d.tenant_id = pal.tenant() AND d.id = marked.id
 RETURNING d.id
 
 -- expire_narratives --

@@ -125,7 +125,11 @@ def _messages(request: ModelRequest, *, provider: str, model: str) -> Iterator[d
             if isinstance(part, ImagePart) and not _carried(part.attachment):
                 told = f"{provider}:{model} takes PNG, JPEG, GIF and WebP images, or https URLs."
                 raise ProviderUnsupported(told)
-        yield {"role": exchange.role, "content": [_block(part) for part in exchange.parts]}
+        blocks = [_block(part) for part in exchange.parts]
+        if exchange.kept:
+            # this wire's cache is used for what is marked alone
+            blocks[-1] = {**blocks[-1], "cache_control": {"type": "ephemeral"}}
+        yield {"role": exchange.role, "content": blocks}
 
 
 def _carried(attachment: dict[str, Any]) -> bool:

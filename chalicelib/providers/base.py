@@ -67,7 +67,9 @@ class ModelRequest:
     """One call of a model: the system prompt apart, then the conversation, newest last.
 
     Without `stream` the reply is asked for whole: one delta at most, then `Finished`. `schema` is
-    a JSON Schema that the reply must be an instance of; `max_tokens` bounds the reply.
+    a JSON Schema that the reply must be an instance of; `max_tokens` bounds the reply. The first
+    `kept` messages are those that the conversation's next request is likely to begin with too:
+    what is worth a place in the provider's cache.
     """
 
     system: str
@@ -76,6 +78,7 @@ class ModelRequest:
     stream: bool = True
     schema: dict[str, Any] | None = None
     max_tokens: int | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

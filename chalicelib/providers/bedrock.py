@@ -30,6 +30,7 @@ from chalicelib.providers.history import (
     normalise,
 )
 from chalicelib.providers.images import media_type
+from chalicelib.providers.prices import writes_cache
 from chalicelib.providers.reading import unfenced
 from chalicelib.providers.reasoning import answer_with_reasoning
 
@@ -96,10 +97,18 @@ def to_wire(request: ModelRequest, *, provider: str, model: str) -> dict[str, An
     fitting = _without_misfits(request, provider=provider, model=model)
     exchanges = normalise(fitting, provider=provider, model=model, images=True, flatten_tools=True)
     has_status = any(name in model for name in _STATUS_KNOWN)
+    # models without a cache answer 400 to a mark of what it is to hold
+    has_cache = writes_cache(provider, model)
     body: dict[str, Any] = {
         "modelId": model,
         "messages": [
-            {"role": one.role, "content": [_block(part, has_status) for part in one.parts]}
+            {
+                "role": one.role,
+                "content": [
+                    *(_block(part, has_status) for part in one.parts),
+                    *([{"cachePoint": {"type": "default"}}] if one.kept and has_cache else ()),
+                ],
+            }
             for one in exchanges
         ],
     }

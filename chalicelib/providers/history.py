@@ -82,11 +82,13 @@ class Exchange:
     """What one side says until the other one does.
 
     An assistant's parts are its reasoning, then texts and calls; a user's are the results of the
-    calls of the exchange before, then texts and images.
+    calls of the exchange before, then texts and images. `kept`: up to its end, the next request is
+    likely to be the same.
     """
 
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
+    kept: bool = False
 
 
 def normalise(
@@ -109,6 +111,8 @@ def normalise(
     )
     for n, message in enumerate(request.messages):
         writer.write(message, newest=n > last)
+        if n + 1 == request.kept:
+            writer.keep()
     return writer.end()
 
 
@@ -122,6 +126,7 @@ class _Writer:
         # the assistant speaks, and where in the user's exchange the results belong
         self._open: dict[str, ModelMessage | None] = {}
         self._place = 0
+        self._kept: int | None = None
 
     def write(self, message: ModelMessage, *, newest: bool) -> None:
         if message.role == "tool":
@@ -136,11 +141,19 @@ class _Writer:
                 self._answer_calls()
                 self._user(parts)
 
+    def keep(self) -> None:
+        """What the assistant said last is the end of what is kept; a user's part may yet grow."""
+        spoken = [n for n, (role, _) in enumerate(self._exchanges) if role == "assistant"]
+        self._kept = spoken[-1] if spoken else None
+
     def end(self) -> list[Exchange]:
         self._answer_calls()
         if not self._exchanges or self._exchanges[-1][0] == "assistant":
             self._user([TextPart(text=GO_ON)])
-        return [Exchange(role=role, parts=tuple(parts)) for role, parts in self._exchanges]
+        return [
+            Exchange(role=role, parts=tuple(parts), kept=n == self._kept)
+            for n, (role, parts) in enumerate(self._exchanges)
+        ]
 
     def _assistant(self, message: ModelMessage) -> None:
         said: list[Part] = _text(message.content)

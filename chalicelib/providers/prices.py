@@ -72,6 +72,12 @@ def cost_usd(
     return float(millionths / 1_000_000)
 
 
+def writes_cache(provider: str, model: str) -> bool:
+    """Whether the vendor is known to take a price for what it writes to this model's cache."""
+    listed = table().get((provider, listed_model(model)), ())
+    return any(price.cache_write is not None for price in listed)
+
+
 def _price(provider: str, model: str, *, at: date, tokens_in: int) -> Price | None:
     listed = table().get((provider, listed_model(model)), ())
     begun = [price for price in listed if price.since <= at]

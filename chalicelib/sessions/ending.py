@@ -11,8 +11,9 @@ from chalicelib.ids import new_id
 from chalicelib.providers import Finished
 from chalicelib.sessions.calls import NOT_RUN, Call, NewApproval, Round, json_value, spent
 from chalicelib.sessions.keeper import RunningTurn
-from chalicelib.sessions.prompt import history_entries, rfc3339
+from chalicelib.sessions.prompt import history_entries
 from chalicelib.sessions.rows import ClaimedTurn, TurnEnd
+from chalicelib.shapes import rfc3339
 
 CANCELLED: Final = "The turn was cancelled."
 

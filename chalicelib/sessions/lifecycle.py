@@ -19,9 +19,9 @@ from chalicelib.sessions.dispatch import Dispatch
 from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.journal import StoredCall, read_call
-from chalicelib.sessions.prompt import rfc3339
 from chalicelib.sessions.reader import Reader
 from chalicelib.sessions.rows import LogRow, Message, Session
+from chalicelib.shapes import rfc3339
 
 _log = logging.getLogger(__name__)
 

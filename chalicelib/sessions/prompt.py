@@ -4,21 +4,20 @@ Everything here is a function of what is stored, so a turn that is run again ask
 """
 
 import math
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Final
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import orjson
 
+from chalicelib.context.blocks import Block, shorten_results
 from chalicelib.context.compile import Compiled
 from chalicelib.providers import ModelMessage, ModelRequest, ToolSpec
 from chalicelib.providers.counting import estimate_message, estimate_tokens
 from chalicelib.sessions.calls import NOT_RUN, UNKNOWN, Call, Round
 from chalicelib.sessions.rows import ClaimedTurn
-from chalicelib.tools.excerpt import excerpt
+from chalicelib.shapes import rfc3339
 from chalicelib.tools.offer import specs_text
-
-_RESULT_AT_LEAST: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,29 +49,37 @@ class Prompt:
         What they take is made room for: first older turns go, then long results are shortened.
         """
         made = self.compiled
-        late = [_result(call) for call in decided or ()]
-        told = _round_messages(rounds or [])
+        # a turn that only goes on with another has a hint of its own at most
+        asks = any(one.role == "user" for one in made.pending)
         blocks = list(made.blocks)
-        over = made.tokens + self._count([*late, *told]) + self._untold(tools) - made.budget
-        needed = bool(late) or not made.pending
-        while over > 0 and len(blocks) > needed:
-            over -= blocks.pop(0).tokens
+        late, told = _called(decided or [], blocks), _round_messages(rounds or [])
+        room = made.budget - made.tokens - self._untold(tools) - self._count(told)
+        while (over := self._count(late) - room) > 0 and len(blocks) > (not asks):
+            room += blocks.pop(0).tokens
+            late = _called(decided or [], blocks)
+        last = [] if asks else [one for block in blocks[-1:] for one in block.messages]
         if over > 0:
-            late, told = self._shorten([*late, *told], over, len(late))
+            cut = shorten_results([*last, *late, *told], over, self._count_one)
+            told = cut[len(last) + len(late) :]
+            last, late = cut[: len(last)], cut[len(last) : len(last) + len(late)]
         messages = []
         if made.summary:
             messages.append(ModelMessage(role="system", content=made.summary))
-        # before what is asked now, or was asked last where the turn only goes on with it
-        place = len(blocks) if made.pending else max(len(blocks) - 1, 0)
-        messages += [one for block in blocks[:place] for one in block.messages]
-        if made.pending:
-            messages += late
+        earlier = blocks if asks else blocks[:-1]
+        messages += [one for block in earlier for one in block.messages]
+        kept = len(messages)
+        messages += late if asks else []
+        # before what is asked now, or was asked last
         messages.append(ModelMessage(role="system", content=made.notes))
-        messages += [one for block in blocks[place:] for one in block.messages]
-        messages += made.pending or late
-        messages += told
+        messages += [] if asks else [*last, *late]
+        messages += [*made.pending, *told]
         return ModelRequest(
-            system=made.system, messages=tuple(messages), tools=tools, stream=stream
+            system=made.system,
+            messages=tuple(messages),
+            tools=tools,
+            stream=stream,
+            # within a turn, all that its next round goes on from
+            kept=len(messages) if told else kept,
         )
 
     def _untold(self, tools: tuple[ToolSpec, ...]) -> int:
@@ -82,26 +89,21 @@ class Prompt:
         return max(0, actual - counted)
 
     def _count(self, messages: list[ModelMessage]) -> int:
-        factor = max(1.0, self.compiled.factor)
-        return sum(math.ceil(estimate_message(one) * factor) for one in messages)
+        return sum(map(self._count_one, messages))
 
-    def _shorten(
-        self, messages: list[ModelMessage], over: int, late: int
-    ) -> tuple[list[ModelMessage], list[ModelMessage]]:
-        """The messages with their longest results cut until enough is saved, or none is long."""
-        while over > 0:
-            place = max(range(len(messages)), key=lambda one: _length(messages[one]))
-            longest = messages[place]
-            if _length(longest) <= _RESULT_AT_LEAST:
-                break
-            limit = max(_RESULT_AT_LEAST, len(longest.content) // 2)
-            messages[place] = replace(longest, content=excerpt(longest.content, limit=limit))
-            over -= self._count([longest]) - self._count([messages[place]])
-        return messages[:late], messages[late:]
+    def _count_one(self, message: ModelMessage) -> int:
+        return math.ceil(estimate_message(message) * max(1.0, self.compiled.factor))
 
 
-def _length(message: ModelMessage) -> int:
-    return len(message.content) if message.role == "tool" else 0
+def _called(decided: list[Call], blocks: list[Block]) -> list[ModelMessage]:
+    """What became of these calls. One whose turn is not told any more is told with it."""
+    told = {call.id for block in blocks for one in block.messages for call in one.tool_calls}
+    gone = [call for call in decided if call.id not in told]
+    messages = [_result(call) for call in decided if call.id in told]
+    if gone:
+        asked = tuple(call.asked() for call in gone)
+        messages.append(ModelMessage(role="assistant", content="", tool_calls=asked))
+    return messages + [_result(call) for call in gone]
 
 
 def _round_messages(rounds: list[Round]) -> list[ModelMessage]:
@@ -117,11 +119,6 @@ def _round_messages(rounds: list[Round]) -> list[ModelMessage]:
         )
         messages += [_result(call) for call in one.calls if call.settled]
     return messages
-
-
-def rfc3339(moment: datetime) -> str:
-    """`2026-07-23T10:00:00.000000Z`: UTC, always with microseconds, so that texts sort."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def read_hints(turn: ClaimedTurn, resumed: list[dict[str, Any]]) -> Hints:

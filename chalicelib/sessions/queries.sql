@@ -166,9 +166,9 @@ SELECT head.running_turn, head.cut_turn, head.generation, head.turn_seq, head.wa
         FROM messages m
         WHERE m.session_id = head.session_id AND m.turn_id IN (head.running_turn, head.cut_turn)
           AND m.role = 'user'
-          -- so that of a long session the end is read
-          AND m.turn_ordinal >= (SELECT min(o.ordinal) FROM turns o
-                                 WHERE o.id IN (head.running_turn, head.cut_turn))),
+          -- by their place as well, or a long session is read through for them
+          AND m.turn_ordinal = ANY (ARRAY(
+              SELECT o.ordinal FROM turns o WHERE o.id IN (head.running_turn, head.cut_turn)))),
        turn.resumes_turn, s.user_id, s.person_id, s.group_id, a.definition::text,
        a.id IS NULL AND NOT t.undefined_agents AS agent_missing,
        EXISTS (SELECT FROM tenant_secrets WHERE kind = 'provider') AS own_keys,
@@ -274,9 +274,9 @@ WITH head AS (
 ), said AS (
     SELECT string_agg(pal.told('user', m.content), E'\n' ORDER BY m.seq) AS text,
            max(m.created_at) AS at
-    FROM messages m, turn
-    WHERE m.session_id = %(session_id)s AND m.turn_ordinal = turn.ordinal AND m.role = 'user'
-      AND m.turn_id = %(turn_id)s
+    FROM messages m
+    WHERE m.session_id = %(session_id)s AND m.turn_ordinal = (SELECT ordinal FROM turn)
+      AND m.role = 'user' AND m.turn_id = %(turn_id)s
 ), timeline AS (
     INSERT INTO memory_events (id, tenant_id, occurred_at, channel, kind, group_id, person_id,
                                session_id, turn_id, content)
@@ -363,8 +363,12 @@ WHERE session_id = %(session_id)s AND coalesce(running_turn, queued_turn) IS NOT
 RETURNING coalesce(running_turn, queued_turn),
           pg_notify('pal_cancel', coalesce(running_turn, queued_turn))
 
+-- hold_memory --
+-- After lock_head.
+SELECT pal.hold_memory(%(session_id)s)
+
 -- delete_session --
--- After lock_head. Everything of the session goes with it.
+-- After hold_memory. Everything of the session goes with it.
 DELETE FROM sessions WHERE id = %(session_id)s
 RETURNING pg_notify('pal_feed', id || ' deleted')
 

@@ -308,6 +308,7 @@ async def request_cancel(tx: Tx, session_id: str) -> str | None:
 
 async def delete_session(tx: Tx, session_id: str) -> bool:
     """Delete the session with all that hangs on it; False if there was none."""
+    await _one(tx, "hold_memory", session_id=session_id)
     return await _one(tx, "delete_session", session_id=session_id) is not None
 
 

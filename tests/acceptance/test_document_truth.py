@@ -154,9 +154,10 @@ def test_every_answer_is_as_the_document_says(
         by: Door = door,
         query: str = "",
         of: str | None = None,
+        episode: str = "x",
         **more: Any,
     ) -> Reply:
-        known = ids if of is None else {**ids, "session_id": of}
+        known = {**ids, "session_id": of or ids["session_id"], "episode_id": episode}
         reply = by.call(method, path.format_map(known) + query, body, **more)
         document.check(method, path, reply)
         return reply
@@ -293,6 +294,12 @@ def ask_about_state(ask: Callable[..., Reply], stack: Stack, door: Door) -> None
     assert of("POST", f"{one}/context", {"tokenBudget": 10}).status == 413
     assert of("POST", f"{one}/resume").status == 409
     assert of("POST", f"{one}/end").json["promoted"]
+    episodes = "/v1/memory/episodes"
+    left = ask("GET", episodes).json["episodes"]
+    assert ask("GET", episodes, query="?pageSize=1").headers["x-next-page-token"]
+    assert ask("GET", episodes, query="?kind=x").status == 422
+    made = left[0]["id"]
+    assert ask("DELETE", episodes + "/{episode_id}", episode=made).status == 204
     assert of("PUT", f"{one}/pins", {"pins": ["x"]}).status == 409
     # as a second crash in a row leaves it
     stack.database.rows(

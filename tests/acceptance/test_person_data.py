@@ -13,6 +13,7 @@ from tests.conftest import open_door
 from tests.fakes.openai_server import FakeOpenAI
 from tests.support.answers import new_session, refused
 from tests.support.doors import Door
+from tests.support.sealing import Planted, plant
 from tests.support.stack import Stack
 from tests.support.waiting import until
 
@@ -175,13 +176,17 @@ def test_export_leaves_nothing_out(size: int, stack: Stack) -> None:
     for number in range(3):
         promote(stack, number, f"decided {number}", session=first, person=ann)
         propose(stack, number, f"proposed {number}", about=ann)
+    propose(stack, 3, "proposed 3", about=ben, by=ann)
     propose(stack, 9, "proposed of Ben", about=ben)
+    pinned = {"pins": ["Her wheelchair comes along."]}
+    assert door.call("PUT", f"/v1/sessions/{second}/pins", pinned).status == 200
+    plant(stack, second, Planted(kind="task", text="Call the hotel"))
     narrate(stack, 1, ("Moved to Bergen.", ids(2)), person=ann)
     narrate(stack, 2, ("Ben is small.", ids(4)), person=ben)
     assert door.call("POST", PEOPLE + "/merge", {"from": old, "into": ann}).status == 200
 
     whole: dict[str, list[Any]] = {"distillates": [], "events": []}
-    whole |= {"episodes": [], "narratives": [], "candidates": []}
+    whole |= {"episodes": [], "narratives": [], "candidates": [], "states": []}
     sessions: dict[str, list[Any]] = {}
     for page in pages(door, old, size):
         assert page["person"]["id"] == ann
@@ -203,7 +208,11 @@ def test_export_leaves_nothing_out(size: int, stack: Stack) -> None:
     assert {one["session_id"] for one in whole["episodes"]} == {first}
     [narrative] = whole["narratives"]
     assert narrative["lines"] == [{"text": "Moved to Bergen.", "sources": [ids(2)]}]
-    assert [one["content"] for one in whole["candidates"]] == [f"proposed {n}" for n in range(3)]
+    assert [one["content"] for one in whole["candidates"]] == [f"proposed {n}" for n in range(4)]
+    states = {one["id"]: one for one in whole["states"]}
+    assert len(whole["states"]) == len(states)
+    assert [one["text"] for one in states[second]["pins"]] == pinned["pins"]
+    assert [one["text"] for one in states[second]["nodes"]] == ["Call the hotel"]
     told = [one["content"] for one in whole["events"]]
     assert told[:4] == [f"said {n}" for n in range(4)]
     assert (whole["events"][0]["group_id"], whole["events"][0]["metadata"]) == ("g", {"a": 1})

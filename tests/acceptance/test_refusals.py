@@ -547,6 +547,7 @@ def test_every_answer_has_a_request_id(door: Door) -> None:
         ("POST", f"/v1/sessions/{session}/cancel", None),
         ("POST", "/v1/stream-tokens", {"sessionId": session}),
         ("GET", "/v1/memory/distillates", None),
+        ("GET", "/v1/memory/episodes", None),
         ("POST", "/v1/memory/distill", None),
         ("GET", "/healthz", None),
         ("OPTIONS", "/v1/sessions", None),

@@ -21,6 +21,7 @@ from tests.fakes.openai_server import FakeOpenAI, Reply
 from tests.support.answers import new_session, refused
 from tests.support.doors import Door, proxy_event
 from tests.support.http import Reply as Answered
+from tests.support.sealing import DECIDED, ended, plant
 from tests.support.stack import Stack
 from tests.support.waiting import until
 
@@ -33,6 +34,7 @@ NOWHERE = {
     "person": UNKNOWN.replace("sess", "per"),
     "distillate": UNKNOWN.replace("sess", "mem"),
     "candidate": UNKNOWN.replace("sess", "cand"),
+    "episode": UNKNOWN.replace("sess", "epi"),
 }
 VAULT_KEY = Secret("a2V5IG9mIDMyIGJ5dGVzLCBmb3IgdGhlIHRlc3RzISE=")
 SSE = {"Accept": "text/event-stream"}
@@ -145,6 +147,12 @@ CASES: dict[tuple[str, str], list[Try]] = {
             headers={"Idempotency-Key": "known"},
         ),
     ],
+    ("GET", "/v1/memory/episodes"): [
+        Try(listing=True),
+        Try(path="/v1/memory/episodes?personId={person}&groupId=family", listing=True),
+        Try(path="/v1/memory/episodes?kind=decision&pageToken={episodes_token}", listing=True),
+    ],
+    ("DELETE", "/v1/memory/episodes/{episode_id}"): [Try()],
     ("GET", "/v1/memory/search"): [
         Try(path="/v1/memory/search?q=window+secret+keeper", listing=True),
         Try(path="/v1/memory/search?q=window&groupId=family", listing=True),
@@ -221,6 +229,7 @@ PLACES = {
     "approval_id": "approval",
     "person_id": "person",
     "distillate_id": "distillate",
+    "episode_id": "episode",
     "name": "name",
 }
 """Which of the known ids stands for a parameter of a path."""
@@ -233,6 +242,7 @@ SHOWN = (
     "/v1/people",
     "/v1/people/duplicates",
     "/v1/memory/distillates",
+    "/v1/memory/episodes",
     "/v1/memory/policy",
     "/v1/memory/candidates",
 )
@@ -312,6 +322,7 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
     new_session(owner)
     theirs = {
         **define_and_ask(owner, provider),
+        **leave_episodes(owner, stack),
         "session": session,
         "event": next(one.id for one in said if one.name == "message_delta"),
         "token": owner.call("GET", "/v1/sessions?pageSize=1").headers["x-next-page-token"],
@@ -344,9 +355,9 @@ def test_what_is_anothers_is_not_there(kind: str, stack: Stack, provider: FakeOp
                 secrets = (
                     session,
                     *(theirs[one] for one in ("call", "approval", "person", "distillate", "name")),
-                    theirs["candidate"],
+                    *(theirs[one] for one in ("candidate", "episode", "ended")),
                 )
-                secrets += ("ter2", "+62", "window")
+                secrets += ("ter2", "+62", "window", DECIDED)
                 assert [one for one in secrets if one in told] == [], route
                 continue
             body = refused(reply, 404, "not_found")
@@ -424,6 +435,19 @@ def define_and_ask(owner: Door, provider: FakeOpenAI) -> dict[str, str]:
     }
 
 
+def leave_episodes(owner: Door, stack: Stack) -> dict[str, str]:
+    """A session that has ended, and what came of it: their ids."""
+    session = new_session(owner, userId="keeper", groupId="family")
+    plant(stack, session)
+    assert ended(owner, session)
+    page = owner.call("GET", "/v1/memory/episodes?pageSize=1")
+    return {
+        "ended": session,
+        "episode": page.json["episodes"][0]["id"],
+        "episodes_token": page.headers["x-next-page-token"],
+    }
+
+
 def test_two_tenants_may_give_an_agent_one_name(stack: Stack, provider: FakeOpenAI) -> None:
     """Lost if red: a name that is taken by a customer whom one has never heard of."""
     doors = [open_door("http", stack, key) for key in (stack.key, stack.other_key)]
@@ -475,7 +499,7 @@ def test_a_key_without_the_scope_is_refused(kind: str, stack: Stack, provider: F
     ids = {**NOWHERE, "session": session, "own": session, "event": "1", "stream_token": "x"}
     ids |= {"token": "", "agents_token": "", "approvals_token": "", "people_token": ""}
     ids |= {"distillates_token": "", "candidates_token": "", "export_token": ""}
-    ids |= {"own_person": NOWHERE["person"]}
+    ids |= {"own_person": NOWHERE["person"], "episodes_token": ""}
     for method, pattern in routes():
         if (method, pattern) in OPEN:
             assert open_door(kind, stack, "").call(method, pattern).status == 200

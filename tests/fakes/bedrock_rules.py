@@ -10,8 +10,8 @@ _ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FORMATS = {"png", "jpeg", "gif", "webp"}
 _BLOCKS = {
-    "user": {"text", "image", "toolResult"},
-    "assistant": {"text", "toolUse", "reasoningContent"},
+    "user": {"text", "image", "toolResult", "cachePoint"},
+    "assistant": {"text", "toolUse", "reasoningContent", "cachePoint"},
 }
 
 

@@ -275,14 +275,42 @@ def test_two_who_approve_at_once_form_one_memory(memory: Waiting, stack: Stack, 
     assert memory.contents() == {OSLO, "closed on Fridays"}
 
 
-def test_forgotten_since_is_not_formed(memory: Waiting, ann: str) -> None:
+def test_forgotten_since_is_not_formed(memory: Waiting, stack: Stack, ann: str) -> None:
     """Lost if red: that forgetting is for good, with someone who approves what was said before."""
     memory.set(form={"inferred": "approve"})
-    memory.pass_on(fact(OSLO, ann, 0, origin="inferred"), fact(ROME, ann, 1))
-    memory.forget(memory.active()[0]["id"])
+    memory.pass_on(fact(OSLO, ann, 0, origin="inferred"))
     [one] = memory.waiting()
+    # as a fact of the topic leaves it, where the candidate was being proposed meanwhile
+    stack.database.rows(
+        "INSERT INTO pal.memory_forgotten (id, tenant_id, person_id, topic_key, contents)"
+        " VALUES (%s, %s, %s, 'home', '{}')",
+        *(NO_ONE.replace("cand", "mem"), memory.caller.tenant_id, ann),
+    )
     assert memory.decide("approve", one["id"]) == [{"id": one["id"], "status": "approved"}]
     assert memory.active() == []
+
+
+def test_forgetting_takes_what_waits_of_it_along(memory: Waiting, ann: str) -> None:
+    """Lost if red: what was to be forgotten, with all its words, in a list that others read."""
+    ben = memory.person("Ben")
+    memory.set(form={"inferred": "approve"})
+    stays = (
+        fact("Likes tea.", ann, origin="inferred", topic="drink"),
+        fact(OSLO, ben, origin="inferred"),
+        fact(OSLO, None, said_by=ben, origin="inferred"),
+    )
+    memory.pass_on(
+        fact(ROME, ann, 1),
+        fact(OSLO, ann, 0, origin="inferred"),  # of the topic
+        fact(ROME, ann, 0, origin="inferred", topic="city"),  # of the content
+        *stays,
+    )
+    memory.forget(memory.active()[0]["id"])
+    kept = sorted((one.person_id or "", one.content) for one in stays)
+    assert sorted((one.get("person_id", ""), one["content"]) for one in memory.waiting()) == kept
+    # nor is it asked about again when it is read again
+    written, dropped = memory.pass_on(fact(OSLO, ann, 0, origin="inferred"))
+    assert (written, dropped) == (0, Counter(forgotten=1))
 
 
 def test_forgetting_takes_the_words_of_the_approval_along(

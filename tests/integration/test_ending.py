@@ -407,6 +407,20 @@ def test_idle_sessions_end_and_others_do_not(stack: Stack, http: HttpClient) -> 
     assert episodes(stack) == PROMOTED
 
 
+def test_session_that_waits_for_a_person_is_not_idle(stack: Stack, http: HttpClient) -> None:
+    """Lost if red: a call that someone was about to approve. Its approval has a time of its own."""
+    session = start(http)
+    stack.database.rows(
+        "UPDATE pal.session_heads SET status = 'awaiting_approval' WHERE session_id = %s", session
+    )
+    make_idle(stack, session)
+    assert stack.node.run(stack.node.services.closing.end_idle(3600)) == 0
+    stack.database.rows(
+        "UPDATE pal.session_heads SET status = 'active' WHERE session_id = %s", session
+    )
+    assert stack.node.run(stack.node.services.closing.end_idle(3600)) == 1
+
+
 def test_message_that_comes_while_an_idle_session_is_looked_at_keeps_it(
     stack: Stack, http: HttpClient
 ) -> None:

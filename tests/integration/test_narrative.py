@@ -257,6 +257,21 @@ def test_forgotten_fact_is_told_no_more_at_once_nor_kept(
     assert stack.database.one(STALE) == 1
 
 
+def test_line_that_names_the_wrong_sources_is_written_anew_once_one_is_forgotten(
+    narratives: Narratives, memory: Memory, ann: str, stack: Stack
+) -> None:
+    """Lost if red: what was forgotten, kept in a line that a model ascribed to another fact."""
+    memory.write(fact("Ann is ill.", ann, topic="health"), fact("Ann lives in Oslo.", ann))
+    models = ScriptedModels()
+    models.script = [retelling(("Ann of Oslo is ill.", ["Ann lives in Oslo."]))]
+    assert narratives.refresh(models) == 1
+    assert stack.database.one(STALE) == 0
+    memory.forget(memory.active(person_id=ann, topic="health")[0]["id"])
+    models.script = [retelling(("Ann is of Oslo.", ["Ann lives in Oslo."]))]
+    assert narratives.refresh(models) == 1
+    assert narratives.told(ann) == ["Ann is of Oslo."]
+
+
 def test_what_was_superseded_is_told_no_more_and_its_successor_next(
     narratives: Narratives, memory: Memory, ann: str
 ) -> None:

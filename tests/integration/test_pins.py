@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from chalicelib.context.pins import PINS_AT_MOST, Pins, render_pins
+from chalicelib.context.pins import render_pins
 from chalicelib.errors import InvalidField
 from chalicelib.ids import new_id
+from chalicelib.sessions.pins import PINS_AT_MOST, Pins
 from tests.support.answers import refused
 from tests.support.http import HttpClient, Reply
 from tests.support.sealing import ended, start

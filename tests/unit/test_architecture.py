@@ -39,6 +39,10 @@ FLOORS = (
 )
 WAYS_IN = FLOORS[-1]
 
+# of the domain's floor, each imports those before it
+ROOMS = ("agents", "memory", "context", "sessions")
+AGAINST_IT = {"chalicelib/memory/export.py"}  # sessions are among what is given out of a person
+
 # what costs time or is not on Lambda, and where it may be imported as its module is
 HEAVY: dict[str, tuple[str, ...]] = {
     "aiohttp": (),
@@ -187,6 +191,16 @@ def all_of(found: Iterator[list[str]]) -> list[str]:
 def test_imports_point_down_only() -> None:
     """Lost if red: that a room can be read, and changed, without those above it."""
     assert all_of(wrong_ways(one) for one in modules()) == []
+
+
+def test_rooms_of_the_domain_import_one_way() -> None:
+    """Lost if red: a memory that can be read without the turns, and a prompt without the engine."""
+    wrong = set()
+    for module in modules():
+        later = ROOMS[ROOMS.index(module.room) + 1 :] if module.room in ROOMS else ()
+        named = {name.split(".")[1] for name, _, _ in imports(module.tree) if name.count(".") > 1}
+        wrong |= {module.name} if named & set(later) else set()
+    assert wrong == AGAINST_IT
 
 
 def test_heavy_imports_wait_for_the_function_that_needs_them() -> None:

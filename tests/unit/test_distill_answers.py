@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from chalicelib.memory.distill.answers import ITEMS_AT_MOST, UnreadableAnswer, read_answer
+from chalicelib.memory.distill.answers import ITEMS_AT_MOST, read_answer
+from chalicelib.providers.asking import UnreadableAnswer
 
 ITEM = {"topic": "diet", "content": "Is a vegetarian.", "confidence": 0.9}
 ONE = json.dumps({"distillates": [ITEM]})

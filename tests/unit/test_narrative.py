@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chalicelib.memory.distill.answers import UnreadableAnswer
 from chalicelib.memory.distill.shapes import Fact
 from chalicelib.memory.episodes import Episode, EpisodeKind
 from chalicelib.memory.narrative.asking import narrative_request, read_lines, sources_of
@@ -23,6 +22,7 @@ from chalicelib.memory.narrative.telling import (
     render_narrative,
 )
 from chalicelib.memory.notes import Note
+from chalicelib.providers.asking import UnreadableAnswer
 from chalicelib.providers.counting import estimate_tokens
 
 MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -22,13 +22,13 @@ from chalicelib.context.tree import (
 from chalicelib.context.tree_asking import (
     INPUT_TOKENS,
     SCHEMA,
-    UnreadableOperations,
     ask_operations,
     read_operations,
     tree_request,
 )
 from chalicelib.errors import ProviderUnavailable
 from chalicelib.providers import Finished, ModelEvent, ModelRequest, ProviderOptions, TextDelta
+from chalicelib.providers.asking import UnreadableAnswer
 from chalicelib.providers.counting import estimate_tokens
 from chalicelib.providers.offline import OfflineProvider
 from chalicelib.providers.openai import to_wire
@@ -205,8 +205,7 @@ def test_answer_is_found_in_what_models_put_around_it(text: str) -> None:
         "{" * 100_000,
         '{"operations":' * 20_000,
         "[" * 50_000,
-        '{"operations": [' + "9" * 5_000 + "]}",
-        " " * 200_000 + ONE,
+        " " * 400_000 + ONE,
     ],
     ids=[
         "empty",
@@ -220,13 +219,12 @@ def test_answer_is_found_in_what_models_put_around_it(text: str) -> None:
         "braces",
         "deep",
         "brackets",
-        "number",
         "too-long",
     ],
 )
 def test_what_is_no_answer_is_unreadable_and_its_text_is_not_told(text: str) -> None:
     """Lost if red: an answer that means anything, or what people said in a log."""
-    with pytest.raises(UnreadableOperations) as caught:
+    with pytest.raises(UnreadableAnswer) as caught:
         read_operations(text)
     assert "train" not in str(caught.value)
 
@@ -317,7 +315,7 @@ def test_no_model_is_asked_of_nothing() -> None:
 
 def test_answer_that_was_cut_off_is_not_read() -> None:
     """Lost if red: half of an answer, taken for all of it."""
-    with pytest.raises(UnreadableOperations):
+    with pytest.raises(UnreadableAnswer):
         ask(Fixed(ONE, reason="length"), said("hi"))
 
 

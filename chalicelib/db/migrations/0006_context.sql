@@ -73,7 +73,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pal, pg_temp AS $$
     FROM pal.session_states s JOIN pal.session_heads h USING (session_id)
     WHERE s.sealed_at IS NULL AND s.touched_at < now() - idle
       AND h.running_turn IS NULL AND (h.queued_turn IS NULL OR h.status = 'interrupted')
-      AND h.status <> 'ended'
+      AND h.status NOT IN ('ended', 'awaiting_approval')
     ORDER BY s.touched_at LIMIT most
 $$;
 

@@ -100,9 +100,11 @@ BEGIN
         SELECT coalesce(jsonb_agg(line ORDER BY place), '[]') INTO kept
         FROM jsonb_array_elements(one.lines) WITH ORDINALITY AS l (line, place)
         WHERE NOT line -> 'sources' ?| ids;
-        -- another version in any case: a model may be at it that was given what is gone
+        -- another version in any case: a model may be at it that was given what is gone. One that
+        -- wrote lines may have named other sources than it told of, so it is asked anew.
         UPDATE memory_narratives SET version = version + 1, lines = kept,
-            stale_at = CASE WHEN kept = lines THEN stale_at ELSE coalesce(stale_at, now()) END,
+            stale_at = CASE WHEN kept = lines AND told_at IS NULL THEN stale_at
+                            ELSE coalesce(stale_at, now()) END,
             updated_at = CASE WHEN kept = lines THEN updated_at ELSE now() END
         WHERE tenant_id = pal.tenant() AND id = one.id;
     END LOOP;
@@ -142,6 +144,22 @@ CREATE INDEX memory_candidates_person ON pal.memory_candidates (tenant_id, perso
     WHERE person_id IS NOT NULL;
 CREATE INDEX memory_candidates_session ON pal.memory_candidates (tenant_id, session_id)
     WHERE session_id IS NOT NULL;
+
+-- What goes with a session that is deleted, or changes with it, locked in everyone's order: a cascade
+-- takes it in the order of the constraints, and triggers lock narratives amid it.
+CREATE FUNCTION pal.hold_memory(session text) RETURNS void LANGUAGE plpgsql
+SET search_path = pal, pg_temp AS $$
+BEGIN
+    PERFORM FROM sessions WHERE id = session FOR UPDATE;
+    PERFORM FROM memory_events WHERE tenant_id = pal.tenant() AND session_id = session
+        ORDER BY id FOR UPDATE;
+    PERFORM FROM memory_distillates WHERE tenant_id = pal.tenant() AND session_id = session
+        ORDER BY id FOR NO KEY UPDATE;
+    PERFORM FROM memory_episodes WHERE tenant_id = pal.tenant() AND session_id = session
+        ORDER BY id FOR UPDATE;
+    PERFORM FROM memory_candidates WHERE tenant_id = pal.tenant() AND session_id = session
+        ORDER BY id FOR UPDATE;
+END $$;
 
 -- ── row-level security ──────────────────────────────────────────────────────────────────────
 DO $$

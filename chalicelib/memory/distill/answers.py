@@ -8,17 +8,16 @@ text of one, such as '0.8'. Everything else is refused: words, '80%', 85, 1.5, -
 lists, NaN, Infinity and an item without one. From 0.60 on an item is kept.
 """
 
-import json
 import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from chalicelib.memory.distill.shapes import Answer, Item
 from chalicelib.memory.topics import fold_topic
+from chalicelib.providers.asking import Repeated, UnreadableAnswer, read_object
 from chalicelib.shapes import is_storable
 
 CONFIDENCE_AT_LEAST: Final = 0.60
@@ -27,14 +26,8 @@ CONTENT_AT_MOST: Final = 500
 HINT_AT_MOST: Final = 200
 ITEMS_AT_MOST: Final = 40
 
-_ANSWER_AT_MOST: Final = 400_000  # characters; 40 items of the longest, all escaped, are 150,000
-_STEPS_AT_MOST: Final = 4_000_000  # characters read in vain, where brace follows upon brace
-_FAILURES_AT_MOST: Final = 2_000  # each counts the lines before it
 _YEARS: Final = range(1900, 2201)
 
-_BRACKET: Final = re.compile(r"[{\[]")
-_BEGUN: Final = re.compile(r'\{\s*"')
-_THOUGHT: Final = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _NUMERIC: Final = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 _WHOLE: Final = re.compile(r"\d{1,9}", re.ASCII)
 _TIME: Final = re.compile(
@@ -43,16 +36,8 @@ _TIME: Final = re.compile(
 )
 
 
-class UnreadableAnswer(ValueError):
-    """An answer that is not clearly one answer. The message tells why, and none of its text."""
-
-
 class _Refused(Exception):
     """An item that is not kept; its only argument is the reason."""
-
-
-class _Repeated(dict[str, Any]):
-    """An object that gives one of its names twice, so that no one knows what it says."""
 
 
 def read_answer(text: str) -> Answer:
@@ -65,98 +50,6 @@ def read_answer(text: str) -> Answer:
     if not isinstance(given, list):
         raise UnreadableAnswer("The answer's distillates are no list.")
     return _read_items(given)
-
-
-def read_object(text: str, name: str) -> dict[str, Any]:
-    """The one object of an answer that has this name in it. Raises UnreadableAnswer.
-
-    Prose, code fences and thoughts around it are passed over.
-    """
-    if not text.strip():
-        raise UnreadableAnswer("The answer is empty.")
-    if len(text) > _ANSWER_AT_MOST:
-        raise UnreadableAnswer("The answer is too long to be one.")
-    try:
-        answers: list[dict[str, Any]] | None = _answers(text, name)
-    except RecursionError:
-        answers = None
-    if answers is None:
-        raise UnreadableAnswer("The answer nests too deep.")
-    if not answers:
-        raise UnreadableAnswer(f"The answer holds no object with {name}.")
-    if len(answers) > 1:
-        raise UnreadableAnswer(f"The answer holds several objects with {name}.")
-    if isinstance(answers[0], _Repeated):
-        raise UnreadableAnswer("The answer gives a name twice.")
-    return answers[0]
-
-
-def _answers(text: str, name: str) -> list[dict[str, Any]]:
-    """The objects that would be an answer, one that is told twice once."""
-    answers: list[dict[str, Any]] = []
-    for one in _objects(text):
-        if name in one and one not in answers:
-            answers.append(one)
-    return answers
-
-
-def _objects(text: str) -> list[dict[str, Any]]:
-    """The objects that stand in a text by themselves, those of a thought left out."""
-    found: list[dict[str, Any]] = []
-    thinking = False
-    for one in _pieces(text):
-        if isinstance(one, dict):
-            if not thinking:
-                found.append(one)
-        else:
-            thinking = one == ""
-            if not thinking:  # its beginning may be missing: some servers keep that
-                found.clear()
-    return found
-
-
-def _pieces(text: str) -> Iterator[dict[str, Any] | str]:
-    """Objects, and between them "" where a thought begins and "/" where one ends."""
-    at = steps = failures = 0
-    while (bracket := _BRACKET.search(text, at)) is not None:
-        yield from (tag[1] for tag in _THOUGHT.finditer(text, at, bracket.start()))
-        at = bracket.start()
-        failure = None
-        try:
-            value, end = _DECODER.raw_decode(text, at)
-        except json.JSONDecodeError as exc:
-            # not `from exc`, which holds the text
-            failure = exc.pos, exc.msg
-        if failure is None:
-            if isinstance(value, dict):
-                yield value
-            at = end
-            continue
-        stopped, why = failure
-        if _BEGUN.match(text, at) and (
-            why.startswith("Unterminated string") or not text[stopped:].strip("`\n\r\t ")
-        ):
-            # what is inside of it would otherwise pass for the answer
-            raise UnreadableAnswer("The answer is cut off.")
-        steps += stopped - at
-        failures += 1
-        if steps > _STEPS_AT_MOST or failures > _FAILURES_AT_MOST:
-            raise UnreadableAnswer("The answer holds too many braces.")
-        at += 1
-    yield from (tag[1] for tag in _THOUGHT.finditer(text, at))
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    named = dict(pairs)
-    return named if len(named) == len(pairs) else _Repeated(named)
-
-
-def _integer(digits: str) -> int | float:
-    # Python refuses to read integers of thousands of digits
-    return int(digits) if len(digits) < 20 else float(digits)
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
 
 
 def _read_items(given: list[Any]) -> Answer:
@@ -178,7 +71,7 @@ def _read_items(given: list[Any]) -> Answer:
 def _read_item(given: Any) -> Item:
     if not isinstance(given, dict):
         raise _Refused("not_an_object")
-    if isinstance(given, _Repeated):
+    if isinstance(given, Repeated):
         raise _Refused("repeated_name")
     texts = [given.get(name) for name in ("topic", "content", "personHint")]
     if not all(is_storable(text) for text in texts if isinstance(text, str)):

@@ -4,13 +4,13 @@ People, known facts and messages are told as JSON, one object a line. No text ca
 so none can pass for another message, another speaker or the end of the transcript.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from chalicelib.memory.distill.shapes import Chunk, Known, Line
 from chalicelib.providers import ModelMessage, ModelRequest
+from chalicelib.providers.asking import json_line
 
 MAX_TOKENS: Final = 4_000
 
@@ -113,8 +113,6 @@ SCHEMA: Final[dict[str, Any]] = {
 """The answer's JSON Schema, of what vendors' strict forms take."""
 
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-# JSON leaves these as they are, and some readers begin a line behind them
-_BREAKS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x7f\x85\u2028\u2029"}
 
 
 def distill_request(chunk: Chunk, known: Sequence[Known], now: datetime) -> ModelRequest:
@@ -132,19 +130,19 @@ def _parts(chunk: Chunk, known: Sequence[Known], now: datetime) -> Iterator[str]
     yield f"Present date: {_time(now)}"
     yield f"\n# People\n{_where(chunk)}"
     for person_id, name in sorted(_people(chunk).items()):
-        yield _json({"from": person_id, "name": name})
+        yield json_line({"from": person_id, "name": name})
     yield "\n# Already known"
     for one in known:
         about = {"from": one.person_id, "name": one.person_name}
         about = {key: value for key, value in about.items() if value is not None}
-        yield _json({"topic": one.topic, "content": one.content, "about": about or None})
+        yield json_line({"topic": one.topic, "content": one.content, "about": about or None})
     if not known:
         yield "Nothing."
     yield "\n# Messages, one JSON object a line"
     conversations = list(dict.fromkeys(map(_conversation, chunk.lines)))
     for line in chunk.lines:
         number = conversations.index(_conversation(line)) + 1 if len(conversations) > 1 else None
-        yield _json(_message(line, number))
+        yield json_line(_message(line, number))
     yield "\n# End of the messages\nAnswer with the JSON object."
 
 
@@ -182,7 +180,3 @@ def _conversation(line: Line) -> tuple[str | None, str]:
 def _time(moment: datetime) -> str:
     moment = moment.astimezone(UTC)
     return f"{_DAYS[moment.weekday()]} {moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False).translate(_BREAKS)

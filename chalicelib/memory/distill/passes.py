@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol
@@ -22,7 +22,7 @@ from chalicelib import telemetry
 from chalicelib.db import Database, Tx, load_queries
 from chalicelib.errors import InProgress, NoModel, PalError, ProviderError, Unavailable
 from chalicelib.memory.candidates import hold_back
-from chalicelib.memory.distill.answers import UnreadableAnswer, read_answer
+from chalicelib.memory.distill.answers import read_answer
 from chalicelib.memory.distill.asking import distill_request
 from chalicelib.memory.distill.attribution import Said, attribute
 from chalicelib.memory.distill.chunks import Slicer
@@ -31,7 +31,8 @@ from chalicelib.memory.distill.material import Place, read_material
 from chalicelib.memory.distill.refusals import refusal
 from chalicelib.memory.distill.shapes import Answer, Chunk, Known, Slice
 from chalicelib.memory.facts import KNOWN_AT_MOST, active_facts, write_facts
-from chalicelib.providers import Finished, ModelRequest, Provider, TextDelta
+from chalicelib.providers import Provider
+from chalicelib.providers.asking import CutOff, UnreadableAnswer, ask_whole
 
 _QUERIES: Final = load_queries(__file__, "passes.sql")
 
@@ -215,8 +216,8 @@ async def _ask(provider: Provider, chunk: Chunk, known: Sequence[Known], now: da
         return Answer(items=())  # whatever a model made of it, no one said it
     request = distill_request(chunk, known, now)
     try:
-        return read_answer(await _text_of(provider, request))
-    except _CutOff:
+        return read_answer(await ask_whole(provider, request))
+    except CutOff:
         if len(chunk.lines) > 1:
             return await _ask_halves(provider, chunk, known, now)
     except UnreadableAnswer:
@@ -224,14 +225,10 @@ async def _ask(provider: Provider, chunk: Chunk, known: Sequence[Known], now: da
     # not the same request: a provider may give the same answer to that
     request = replace(request, system=request.system + _AGAIN)
     try:
-        return read_answer(await _text_of(provider, request))
+        return read_answer(await ask_whole(provider, request))
     except UnreadableAnswer as exc:
         told = "The model's answer could not be read."
         raise ProviderError(told, code="unreadable_answer") from exc
-
-
-class _CutOff(UnreadableAnswer):
-    """The answer was longer than it may be: less is to be asked for at once."""
 
 
 async def _ask_halves(
@@ -242,18 +239,6 @@ async def _ask_halves(
     known = (_learnt(first, chunk)[::-1] + list(known))[:KNOWN_AT_MOST]
     second = await _ask(provider, replace(chunk, lines=chunk.lines[middle:]), known, now)
     return Answer(items=first.items + second.items, dropped=first.dropped + second.dropped)
-
-
-async def _text_of(provider: Provider, request: ModelRequest) -> str:
-    """The answer's text; raises _CutOff where it ends before its end."""
-    async with aclosing(provider.stream(request)) as events:
-        texts = []
-        async for one in events:
-            if isinstance(one, TextDelta):
-                texts.append(one.text)
-            elif isinstance(one, Finished) and one.reason == "length":
-                raise _CutOff("The answer is cut off.")
-    return "".join(texts)
 
 
 def _learnt(answer: Answer, chunk: Chunk) -> list[Known]:

@@ -4,17 +4,16 @@ All that people said is told as JSON, one object a line, as in `distill.asking`:
 own line. The same asks the same, byte by byte.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from chalicelib.memory.distill.answers import UnreadableAnswer, read_object
 from chalicelib.memory.distill.refusals import refusal
 from chalicelib.memory.narrative.material import Material
 from chalicelib.memory.narrative.shapes import Line, Narrative
 from chalicelib.memory.narrative.telling import TEXT_AT_MOST, fitting
 from chalicelib.memory.notes import rank_notes, tell_day
 from chalicelib.providers import ModelMessage, ModelRequest
+from chalicelib.providers.asking import UnreadableAnswer, json_line, read_object
 from chalicelib.shapes import is_storable
 
 MAX_TOKENS: Final = 2_000
@@ -71,9 +70,6 @@ SCHEMA: Final[dict[str, Any]] = {
 }
 """The answer's JSON Schema, of what vendors' strict forms take."""
 
-# JSON leaves these as they are, and some readers begin a line behind them
-_BREAKS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x7f\x85\u2028\u2029"}
-
 
 def sources_of(material: Material) -> tuple[str, ...]:
     """The ids of what a model is given; the first has the number 1."""
@@ -114,7 +110,7 @@ def _parts(narrative: Narrative, material: Material) -> Iterator[str]:
     yield "It is about a group." if group else "It is about one person, the user."
     yield "\n# Present narrative"
     for line in narrative.lines:
-        yield _json({"line": line.text})
+        yield json_line({"line": line.text})
     if not narrative.lines:
         yield "Nothing."
     facts = {one.id: one for one in material.facts}
@@ -126,11 +122,11 @@ def _parts(narrative: Narrative, material: Material) -> Iterator[str]:
             about = "the user" if note.own else note.name or ("someone" if note.about else None)
             if about is not None:
                 told["about"] = about
-            yield _json({**told, "topic": note.topic, "fact": note.content[:_CONTENT_AT_MOST]})
+            yield json_line({**told, "topic": note.topic, "fact": note.content[:_CONTENT_AT_MOST]})
         else:
             one = episodes[source]
             told = {"number": number, "day": tell_day(one.occurred_at), "kind": one.kind}
-            yield _json({**told, "text": one.content[:_CONTENT_AT_MOST]})
+            yield json_line({**told, "text": one.content[:_CONTENT_AT_MOST]})
     yield "\n# End of the material\nAnswer with the JSON object."
 
 
@@ -150,7 +146,3 @@ def _line(given: Any, sources: Sequence[str]) -> Line | None:
     if refusal("", text) is not None:
         return None
     return Line(text=text, sources=tuple(sources[one - 1] for one in dict.fromkeys(numbers)))
-
-
-def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False).translate(_BREAKS)

@@ -8,18 +8,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
 from typing import Final
 
 from chalicelib.db import Database
 from chalicelib.errors import NoModel, PalError
-from chalicelib.memory.distill.answers import UnreadableAnswer
 from chalicelib.memory.distill.passes import Chains
 from chalicelib.memory.narrative import store
 from chalicelib.memory.narrative.asking import narrative_request, read_lines, sources_of
 from chalicelib.memory.narrative.material import read_material
 from chalicelib.memory.narrative.store import Owner
-from chalicelib.providers import Finished, ModelRequest, Provider, TextDelta
+from chalicelib.providers import Provider
+from chalicelib.providers.asking import UnreadableAnswer, ask_whole
 
 _log = logging.getLogger(__name__)
 
@@ -89,22 +88,10 @@ class Narrator:
                 await store.drop_narrative(tx, found[0].id, version=found[0].version)
                 return False
         async with asyncio.timeout(seconds):
-            answer = await _text_of(provider, narrative_request(found[0], material))
+            answer = await ask_whole(provider, narrative_request(found[0], material))
         lines = read_lines(answer, sources_of(material))
         async with self._db.tenant(tenant_id) as tx:
             return await store.tell_narrative(tx, found[0].id, lines, version=found[0].version)
-
-
-async def _text_of(provider: Provider, request: ModelRequest) -> str:
-    """The answer's text; raises UnreadableAnswer where it ends before its end."""
-    texts = []
-    async with aclosing(provider.stream(request)) as events:
-        async for one in events:
-            if isinstance(one, TextDelta):
-                texts.append(one.text)
-            elif isinstance(one, Finished) and one.reason == "length":
-                raise UnreadableAnswer("The answer is cut off.")
-    return "".join(texts)
 
 
 def _tell_failure(error: str) -> None:

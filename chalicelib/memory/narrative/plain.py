@@ -4,23 +4,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
+from chalicelib.memory.episode_notes import KINDS
 from chalicelib.memory.episodes import Episode
 from chalicelib.memory.narrative.shapes import Line
 from chalicelib.memory.narrative.telling import TEXT_AT_MOST, cost_of, fitting, lines_at_most
-from chalicelib.memory.notes import Note, rank_notes, tell_day
+from chalicelib.memory.notes import Note, rank_notes, take_fitting, tell_day
 
-_TOLD: Final = {
-    "decision": "decided",
-    "outcome": "done",
-    "commitment": "left to do",
-    "answer": "answered",
-}
 _EPISODES_SHARE: Final = 0.6
 _FRESH: Final = 120
 """Tokens that a model's lines make room for, where there is something new."""
-
-_LINE_AT_LEAST: Final = 8
-_MISSED_AT_MOST: Final = 10
 
 
 def plain_lines(
@@ -34,10 +26,10 @@ def plain_lines(
     came = sorted(episodes, key=lambda one: (one.occurred_at, one.id), reverse=True)
     told = [_of_episode(one) for one in came]
     known = [_of_fact(note) for note, _ in rank_notes(facts, text="")]
-    chosen = _fitting(told, int(room * _EPISODES_SHARE))
-    chosen += _fitting(known, room - cost_of(chosen))
+    chosen = take_fitting(told, int(room * _EPISODES_SHARE), cost=_cost)
+    chosen += take_fitting(known, room - cost_of(chosen), cost=_cost)
     more = [one for one in told if one not in chosen]
-    chosen += _fitting(more, room - cost_of(chosen))
+    chosen += take_fitting(more, room - cost_of(chosen), cost=_cost)
     return tuple(sorted(chosen, key=_place))
 
 
@@ -58,23 +50,12 @@ def renew_lines(
     return stays + plain_lines(facts, episodes, room=lines_at_most() - cost_of(stays))
 
 
-def _fitting(lines: Iterable[Line], left: int) -> list[Line]:
-    """The first ones that fit in together; the search for small ones has an end."""
-    found: list[Line] = []
-    missed = 0
-    for one in lines:
-        if left < _LINE_AT_LEAST or missed > _MISSED_AT_MOST:
-            break
-        if (cost := cost_of([one])) <= left:
-            found.append(one)
-            left -= cost
-        else:
-            missed += 1
-    return found
+def _cost(line: Line) -> int:
+    return cost_of([line])
 
 
 def _of_episode(one: Episode) -> Line:
-    text = f"{tell_day(one.occurred_at)}, {_TOLD[one.kind]}: {one.content}"
+    text = f"{tell_day(one.occurred_at)}, {KINDS[one.kind]}: {one.content}"
     return _line(text, one.id, one.occurred_at)
 
 

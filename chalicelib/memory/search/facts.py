@@ -1,7 +1,5 @@
 """The distillates searched: which active facts answer a question."""
 
-import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +8,7 @@ from typing import Any, Final, LiteralString
 from chalicelib.db import Tx, load_queries
 from chalicelib.memory.search.episodes import Scope
 from chalicelib.memory.search.periods import Period, find_periods
-from chalicelib.memory.search.ranking import weigh
+from chalicelib.memory.search.ranking import freshness, share_terms
 from chalicelib.memory.search.terms import Query, is_named
 
 _QUERIES: Final = load_queries(__file__, "facts.sql")
@@ -24,9 +22,7 @@ _MEANING: Final = 0.4
 _PERSON: Final = 0.3
 _DAY: Final = 0.3
 _CONFIDENCE: Final = 0.1
-_RECENCY: Final = 0.1
 _MISSPELT: Final = 0.5  # of a word's weight
-_YEAR: Final = 365.25 * 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +61,7 @@ async def find_facts(
         ids = sorted({one for some in held.values() for one in some} | near.keys())
         facts = await _read(tx, _QUERIES["read_facts"], {**scope.values(), "ids": ids})
     periods = find_periods(query.text, now=now)
-    shares = _shares(held, rows=max(len(facts), 20))
+    shares = share_terms(held, rows=len(facts))
     scored = [
         (score, one)
         for one in facts
@@ -94,19 +90,7 @@ def _score(
     )
     if told <= 0:
         return 0.0
-    age = max(now.timestamp() - said, 0.0) / _YEAR
-    return told + _CONFIDENCE * fact.confidence + _RECENCY * math.exp(-age)
-
-
-def _shares(held: Mapping[int, Mapping[str, float]], *, rows: int) -> dict[str, float]:
-    """By fact, how much of the query's weight it holds: 1 for all of its terms."""
-    weights = {part: weigh(len(some), rows) for part, some in held.items()}
-    whole = sum(weights.values()) or 1.0
-    shares: dict[str, float] = defaultdict(float)
-    for part, some in held.items():
-        for one, degree in some.items():
-            shares[one] += degree * weights[part] / whole
-    return shares
+    return told + _CONFIDENCE * fact.confidence + freshness(fact.said_at, now)
 
 
 async def _held(tx: Tx, query: Query) -> dict[int, dict[str, float]]:

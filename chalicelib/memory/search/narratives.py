@@ -4,7 +4,6 @@ Only lines that hold are found. Over all of a tenant, narratives are found by th
 that they rest on, and their lines are looked at then.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,7 +12,7 @@ from chalicelib.db import Tx, load_queries
 from chalicelib.memory.narrative.shapes import Line, Narrative
 from chalicelib.memory.narrative.store import read_narratives
 from chalicelib.memory.search.episodes import Scope
-from chalicelib.memory.search.ranking import weigh
+from chalicelib.memory.search.ranking import freshness, weigh
 from chalicelib.memory.search.terms import Query
 
 _QUERIES: Final = load_queries(__file__, "narratives.sql")
@@ -21,8 +20,6 @@ _QUERIES: Final = load_queries(__file__, "narratives.sql")
 _CAP: Final = 300
 _OWNERS_AT_MOST: Final = 50
 _ROWS_AT_LEAST: Final = 20
-_RECENCY: Final = 0.1
-_YEAR: Final = 365.25 * 86_400
 
 
 async def find_narratives(
@@ -105,12 +102,11 @@ def _result(
     narrative: Narrative, lines: Sequence[Line], share: float, *, now: datetime
 ) -> dict[str, Any]:
     newest = max(one.at for one in lines if one.at is not None)
-    age = max((now - newest).total_seconds(), 0.0) / _YEAR
     result: dict[str, Any] = {
         "tier": "narrative",
         "id": narrative.id,
         "content": "\n".join(one.text for one in lines),
-        "score": round(share + _RECENCY * math.exp(-age), 4),
+        "score": round(share + freshness(newest, now), 4),
         "occurred_at": newest.astimezone(UTC),
         # a pass writes it, out of several sources
         "source_kind": "run",

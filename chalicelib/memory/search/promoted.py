@@ -3,8 +3,6 @@
 Scored as facts are, by words, people and days, so that both stand in one list.
 """
 
-import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,20 +11,17 @@ from typing import Any, Final, LiteralString
 from chalicelib.db import Tx, load_queries
 from chalicelib.memory.search.episodes import Scope
 from chalicelib.memory.search.periods import Period, find_periods
-from chalicelib.memory.search.ranking import weigh
+from chalicelib.memory.search.ranking import freshness, share_terms
 from chalicelib.memory.search.terms import Query, is_named
 
 _QUERIES: Final = load_queries(__file__, "promoted.sql")
 
 _SCOPE_AT_MOST: Final = 1_000
 _CAP: Final = 1_000
-_ROWS_AT_LEAST: Final = 20
 
 _PERSON: Final = 0.3
 _DAY: Final = 0.3
 _PROMOTED: Final = 0.1  # what a sure fact has for its confidence
-_RECENCY: Final = 0.1
-_YEAR: Final = 365.25 * 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +49,10 @@ async def find_episodes(
         held = await _held_by(tx, query, [one.id for one in found])
     else:
         held = await _held(tx, query)
-        ids = sorted(set().union(*held.values()))
+        ids = sorted({one for some in held.values() for one in some})
         found = await _read(tx, _QUERIES["read_episodes"], {**scope.values(), "ids": ids})
     periods = find_periods(query.text, now=now)
-    shares = _shares(held, rows=max(len(found), _ROWS_AT_LEAST))
+    shares = share_terms(held, rows=len(found))
     scored = [
         (score, one)
         for one in found
@@ -79,38 +74,27 @@ def _score(
     )
     if told <= 0:
         return 0.0
-    return told + _PROMOTED + _RECENCY * math.exp(-max(now.timestamp() - at, 0.0) / _YEAR)
+    return told + _PROMOTED + freshness(one.occurred_at, now)
 
 
-def _shares(held: Mapping[int, set[str]], *, rows: int) -> dict[str, float]:
-    """By episode, how much of the query's weight it holds: 1 for all of its terms."""
-    weights = {part: weigh(len(some), rows) for part, some in held.items()}
-    whole = sum(weights.values()) or 1.0
-    shares: dict[str, float] = defaultdict(float)
-    for part, some in held.items():
-        for one in some:
-            shares[one] += weights[part] / whole
-    return shares
-
-
-async def _held(tx: Tx, query: Query) -> dict[int, set[str]]:
+async def _held(tx: Tx, query: Query) -> dict[int, dict[str, float]]:
     """By term, the tenant's episodes that hold it."""
     words, parts = query.flat()
     values = {"words": words, "parts": parts, "cap": _CAP}
-    held: dict[int, set[str]] = {part: set() for part in range(len(query.terms))}
+    held: dict[int, dict[str, float]] = {part: {} for part in range(len(query.terms))}
     for part, episode_id in await (await tx.execute(_QUERIES["find_episodes"], values)).fetchall():
-        held[part].add(episode_id)
+        held[part][episode_id] = 1.0
     return held
 
 
-async def _held_by(tx: Tx, query: Query, ids: Sequence[str]) -> dict[int, set[str]]:
+async def _held_by(tx: Tx, query: Query, ids: Sequence[str]) -> dict[int, dict[str, float]]:
     rows = await (await tx.execute(_QUERIES["words_of"], {"ids": list(ids)})).fetchall()
-    held: dict[int, set[str]] = {part: set() for part in range(len(query.terms))}
+    held: dict[int, dict[str, float]] = {part: {} for part in range(len(query.terms))}
     for episode_id, lexemes in rows:
         has = set(lexemes)
         for part, forms in enumerate(query.terms):
             if has.intersection(forms):
-                held[part].add(episode_id)
+                held[part][episode_id] = 1.0
     return held
 
 

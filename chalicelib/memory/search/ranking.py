@@ -6,8 +6,10 @@ a tenth more or less changes little.
 
 import heapq
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 # how far from a word's event another one is that it still speaks of, and how much of it
@@ -18,6 +20,9 @@ _MEANING: Final = 0.3
 _PERSON: Final = 0.3
 _ASKS: Final = 0.2
 _DAY: Final = 0.4
+_RECENCY: Final = 0.1
+_YEAR: Final = 365.25 * 86_400
+_ROWS_AT_LEAST: Final = 20  # below it, what is rare says little
 _LEAST: Final = 0.1  # of the best: what is below it by its words is not looked at further
 
 TALK: Final = 10_000
@@ -45,6 +50,26 @@ class Candidate:
 def weigh(holders: int, rows: int) -> float:
     """The weight of a term that so many of the rows hold (BM25's idf, never below 0)."""
     return math.log(1 + (max(rows, holders) - holders + 0.5) / (holders + 0.5))
+
+
+def share_terms(held: Mapping[int, Mapping[str, float]], *, rows: int) -> dict[str, float]:
+    """By id, how much of the query's weight it holds: 1 for all of its terms, each wholly.
+
+    `held` has by term the ids that hold it, and how much of it; `rows` is what they are among.
+    """
+    rows = max(rows, _ROWS_AT_LEAST)
+    weights = {part: weigh(len(some), rows) for part, some in held.items()}
+    whole = sum(weights.values()) or 1.0
+    shares: dict[str, float] = defaultdict(float)
+    for part, some in held.items():
+        for one, degree in some.items():
+            shares[one] += degree * weights[part] / whole
+    return shares
+
+
+def freshness(at: datetime, now: datetime) -> float:
+    """What being new adds to the score of what answers anyway: it orders equals."""
+    return _RECENCY * math.exp(-max((now - at).total_seconds(), 0.0) / _YEAR)
 
 
 def rank_places(

@@ -1,0 +1,1 @@
+"""What `scripts/bench-context` measures, on a server and an embedded Postgres of its own."""
