@@ -124,7 +124,7 @@ def tell_note(note: Note) -> str:
 
 def tell_day(moment: datetime) -> str:
     """`2026-07-23`, in UTC."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d}"
+    return moment.astimezone(UTC).date().isoformat()
 
 
 def quote(text: str, most: int = _TEXT_AT_MOST) -> str:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -26,6 +27,8 @@ _ASKED_AT_MOST: Final = 200
 _STEM: Final = 3
 _ALIKE: Final = 0.6
 _HALF: Final = 2.0
+_SHORT: Final = 500
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 def terms(text: str) -> Iterable[str]:
@@ -57,7 +60,7 @@ def relevances(asked: str, texts: Sequence[str]) -> list[float]:
         return [0.0] * len(texts)
     # the others are like none of them
     stems = {term[:_STEM] for term in wanted}
-    found = [frozenset(one for one in terms(text) if one[:_STEM] in stems) for text in texts]
+    found = [_shared(text, stems) for text in texts]
     spread = Counter(term for one in found for term in one)
     by_stem: dict[str, list[str]] = defaultdict(list)
     for term in spread:
@@ -70,7 +73,28 @@ def relevances(asked: str, texts: Sequence[str]) -> list[float]:
     return [_score(one, worth) for one in found]
 
 
+def _shared(text: str, stems: set[str]) -> frozenset[str]:
+    """The words of the text that have one of these stems."""
+    words = _known(text) if len(text) <= _SHORT else _by_stem(text)
+    found = [one for stem in words.keys() & stems for one in words[stem]]
+    return frozenset(found) if found else _NONE
+
+
+def _by_stem(text: str) -> dict[str, tuple[str, ...]]:
+    """The text's words, each once, by their stems."""
+    words: dict[str, tuple[str, ...]] = {}
+    for one in dict.fromkeys(terms(text)):
+        words[one[:_STEM]] = (*words.get(one[:_STEM], ()), one)
+    return words
+
+
+# the same hundreds are compared with each message of a session
+_known = lru_cache(maxsize=2048)(_by_stem)
+
+
 def _score(found: frozenset[str], worth: dict[str, list[tuple[int, float]]]) -> float:
+    if not found:
+        return 0.0
     best: dict[int, float] = {}
     for term in worth.keys() & found:
         for place, value in worth[term]:

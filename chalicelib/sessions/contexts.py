@@ -6,8 +6,8 @@ import orjson
 
 from chalicelib.auth import Principal
 from chalicelib.context.compile import Compiled
-from chalicelib.context.shapes import Section
-from chalicelib.context.tree_store import read_nodes
+from chalicelib.context.shapes import Section, Tree
+from chalicelib.context.tree_store import read_tree
 from chalicelib.db import Database
 from chalicelib.errors import NotFound
 from chalicelib.sessions import store
@@ -30,11 +30,11 @@ class Contexts:
         """
         async with self._db.tenant(caller.tenant_id) as tx:
             ground = await store.read_ground(tx, session_id)
-            nodes = await read_nodes(tx, session_id) if ground is not None else []
+            tree = await read_tree(tx, session_id) if ground is not None else Tree()
         if ground is None:
             raise NotFound("There is no such session.")
         pending = [] if query is None else [{"role": "user", "content": query}]
-        sources = dict.fromkeys(one for node in nodes if not node.folded for one in node.sources)
+        sources = dict.fromkeys(one for node in tree.nodes for one in node.sources)
         compiled = await self._compiler.compile(
             ground,
             Hints(),

@@ -122,9 +122,12 @@ def test_provider_failure_ends_the_turn_and_the_session_goes_on(
     assert events[-1].data["text"] == "echo: hello\n\nhello\n\nthird"
 
 
-def test_long_session_is_cut_to_its_newest_and_paged_whole(door: Door, stack: Stack) -> None:
+def test_long_session_is_cut_to_its_newest_and_paged_whole(
+    door: Door, stack: Stack, provider: FakeOpenAI
+) -> None:
     """Lost if red: the page of a long conversation, or its beginning."""
     session = new_session(door)
+    provider.default(Reply(pieces=["So it is."]))
     for _ in range(6):
         door.stream(
             "POST", f"/v1/sessions/{session}/messages", {"content": "walk " * 39_800}
