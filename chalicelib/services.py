@@ -19,6 +19,7 @@ from chalicelib.db import Database
 from chalicelib.embeddings import Embedder, make_embedder
 from chalicelib.errors import PalError, Unavailable
 from chalicelib.memory import schedule
+from chalicelib.memory.approval import Candidates
 from chalicelib.memory.directory import People
 from chalicelib.memory.distill.passes import Distiller
 from chalicelib.memory.distill.shapes import Slice
@@ -28,6 +29,8 @@ from chalicelib.memory.erasure import Erasure
 from chalicelib.memory.export import Export
 from chalicelib.memory.injection import Injector
 from chalicelib.memory.narrative.narrator import Narrator
+from chalicelib.memory.policy import Policies
+from chalicelib.memory.promoted import Episodes
 from chalicelib.memory.retention import Retention
 from chalicelib.memory.search import Search
 from chalicelib.memory.timeline import Timeline
@@ -78,6 +81,9 @@ class Services:
     people: People
     timeline: Timeline
     distillates: Distillates
+    episodes: Episodes
+    candidates: Candidates
+    policies: Policies
     distiller: Distiller
     narrator: Narrator
     retention: Retention
@@ -163,6 +169,9 @@ class Services:
             people=People(db),
             timeline=Timeline(db, prompt_indexer),
             distillates=Distillates(db, prompt_indexer),
+            episodes=Episodes(db),
+            candidates=Candidates(db),
+            policies=Policies(db),
             distiller=distiller,
             narrator=narrator,
             retention=Retention(db, distilling=settings.memory_distill),

@@ -8,7 +8,7 @@ from chalice.app import Blueprint
 from chalicelib.api.agent_schemas import AgentIn, AgentOut, AgentReplacementIn
 from chalicelib.api.call import Answer, Call
 from chalicelib.api.endpoint import Request, endpoint
-from chalicelib.api.paging import bad_token, next_page, read_token
+from chalicelib.api.paging import PAGING, bad_token, next_page, read_token
 from chalicelib.errors import InvalidField
 from chalicelib.shapes import is_storable
 
@@ -29,10 +29,7 @@ async def create_agent(request: Request[AgentIn]) -> Any:
 @endpoint(
     scope="admin",
     answers={200: list[AgentOut]},
-    query={
-        "pageSize": "How many, 50 if absent, at most 200.",
-        "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
-    },
+    query=PAGING,
 )
 async def list_agents(request: Request[None]) -> Any:
     """List the agents that are defined, by name."""

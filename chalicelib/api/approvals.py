@@ -1,13 +1,13 @@
 """Approvals of tool calls, and the calls themselves."""
 
 import json
-from typing import Any
+from typing import Any, Final, get_args
 
 from chalice.app import Blueprint
 
 from chalicelib.api.call import Answer
 from chalicelib.api.endpoint import Request, endpoint
-from chalicelib.api.paging import bad_token, next_page, read_token
+from chalicelib.api.paging import PAGING, next_page, read_id_token
 from chalicelib.api.schemas import (
     ApprovalDecided,
     ApprovalsPage,
@@ -15,7 +15,7 @@ from chalicelib.api.schemas import (
     DecisionIn,
     ToolCallOut,
 )
-from chalicelib.errors import InvalidField, NotFound
+from chalicelib.errors import NotFound
 from chalicelib.ids import is_id
 from chalicelib.sessions.approvals import Approval
 from chalicelib.sessions.decisions import require_approval_id
@@ -24,7 +24,7 @@ from chalicelib.shapes import rfc3339
 
 blueprint = Blueprint(__name__)
 
-_STATUSES = frozenset(ApprovalStatus.__args__)  # type: ignore[attr-defined]
+_STATUSES: Final[list[str]] = sorted(get_args(ApprovalStatus))
 
 
 @blueprint.route("/v1/approvals", methods=["GET"])
@@ -34,24 +34,17 @@ _STATUSES = frozenset(ApprovalStatus.__args__)  # type: ignore[attr-defined]
     query={
         "status": "Only approvals in this state.",
         "sessionId": "Only approvals of this session.",
-        "pageSize": "How many, 50 if absent, at most 200.",
-        "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
+        **PAGING,
     },
 )
 async def list_approvals(request: Request[None]) -> Any:
     """List approvals, newest first."""
     call = request.call
-    status = call.text_query("status")
-    if status is not None and status not in _STATUSES:
-        raise InvalidField.of("status", f"must be one of {', '.join(sorted(_STATUSES))}")
-    before = read_token(call.query.get("pageToken"), 1)
-    if before is not None and not is_id(str(before[0]), "apr"):
-        raise bad_token()
     size = call.page_size()
     found = await request.services.approvals.find(
         request.caller,
-        before=None if before is None else before[0],
-        status=status,
+        before=read_id_token(call.query.get("pageToken"), "apr"),
+        status=call.choice_query("status", _STATUSES),
         session_id=call.text_query("sessionId"),
         most=size + 1,
     )

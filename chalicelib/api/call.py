@@ -1,9 +1,9 @@
 """A request and its answer, the same whichever way they came in."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -20,6 +20,8 @@ from chalicelib.shapes import is_storable
 BODY_AT_MOST: Final = 1 << 20
 PAGE_SIZE: Final = 50
 PAGE_SIZE_AT_MOST: Final = 200
+
+C = TypeVar("C", bound=str)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,16 @@ class Call:
         if value is not None and not is_storable(value):
             raise InvalidField.of(name, "holds a character that cannot be stored")
         return value
+
+    def choice_query(self, name: str, allowed: Sequence[C]) -> C | None:
+        """A query parameter that is one of these, None if absent or empty; raises InvalidField."""
+        text = self.text_query(name)
+        if text is None:
+            return None
+        for one in allowed:
+            if text == one:
+                return one
+        raise InvalidField.of(name, f"must be one of {', '.join(allowed)}")
 
     def page_size(self) -> int:
         """`pageSize`: 50 if absent, at most 200; raises InvalidField."""

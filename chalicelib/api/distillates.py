@@ -14,7 +14,7 @@ from chalicelib.api.distillate_schemas import DistillatesOut, DistillOut, Histor
 from chalicelib.api.endpoint import Request, endpoint
 from chalicelib.api.memory import limit_of
 from chalicelib.api.memory_schemas import read_moment
-from chalicelib.api.paging import bad_token, next_page, read_token
+from chalicelib.api.paging import PAGING, bad_token, next_page, read_token
 from chalicelib.ids import is_id
 
 blueprint = Blueprint(__name__)
@@ -31,8 +31,7 @@ _OFF: Final[dict[str, Any]] = {"enabled": False}
         "topic": "Only what is known under this topic, whatever its case; `_` is a space.",
         "q": "Only what has this in its topic or content.",
         "limit": f"The same as pageSize, from 1 to {PAGE_SIZE_AT_MOST}.",
-        "pageSize": "How many, 50 if absent, at most 200.",
-        "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
+        **PAGING,
     },
 )
 async def list_distillates(request: Request[None]) -> Any:

@@ -9,11 +9,9 @@ from chalicelib.api.call import Answer
 from chalicelib.api.distillate_schemas import EpisodesOut
 from chalicelib.api.endpoint import Request, endpoint
 from chalicelib.api.memory_schemas import read_moment
-from chalicelib.api.paging import bad_token, next_page, read_token
-from chalicelib.errors import InvalidField
+from chalicelib.api.paging import PAGING, bad_token, next_page, read_token
 from chalicelib.ids import is_id
 from chalicelib.memory.episodes import EpisodeKind
-from chalicelib.memory.promoted import Episodes
 
 blueprint = Blueprint(__name__)
 
@@ -28,19 +26,18 @@ _KINDS: Final[tuple[EpisodeKind, ...]] = get_args(EpisodeKind)
         "personId": "Only what came of this person's sessions, also of those in groups.",
         "groupId": "Only what came of this group's sessions.",
         "kind": "Only episodes of this kind.",
-        "pageSize": "How many, 50 if absent, at most 200.",
-        "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
+        **PAGING,
     },
 )
 async def list_episodes(request: Request[None]) -> Any:
     """List what came of sessions that have ended, the newest first."""
     call = request.call
     size = call.page_size()
-    found = await Episodes(request.services.db).list(
+    found = await request.services.episodes.list(
         request.caller,
         person_id=call.text_query("personId"),
         group_id=call.text_query("groupId"),
-        kind=_kind(call.text_query("kind")),
+        kind=call.choice_query("kind", _KINDS),
         before=_before(call.query.get("pageToken")),
         most=size + 1,
     )
@@ -55,17 +52,8 @@ async def list_episodes(request: Request[None]) -> Any:
 @endpoint(scope="memory", answers={204: None})
 async def forget_episode(request: Request[None]) -> Any:
     """Forget what came of a session; the session itself stays."""
-    await Episodes(request.services.db).forget(request.caller, request.call.params["episode_id"])
+    await request.services.episodes.forget(request.caller, request.call.params["episode_id"])
     return None
-
-
-def _kind(text: str | None) -> EpisodeKind | None:
-    if text is None:
-        return None
-    for one in _KINDS:
-        if text == one:
-            return one
-    raise InvalidField.of("kind", f"must be one of {', '.join(_KINDS)}")
 
 
 def _before(token: str | None) -> tuple[datetime, str] | None:

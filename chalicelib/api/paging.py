@@ -2,11 +2,18 @@
 
 import base64
 import binascii
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from chalicelib.errors import InvalidField
+from chalicelib.ids import Prefix, is_id
+
+PAGING: Final = {
+    "pageSize": "How many, 50 if absent, at most 200.",
+    "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
+}
+"""What a list's query has, as its document tells it."""
 
 
 def next_page(place: list[Any]) -> dict[str, str]:
@@ -26,6 +33,16 @@ def read_token(token: str | None, parts: int) -> list[Any] | None:
     if not isinstance(place, list) or len(place) != parts:
         raise bad_token()
     return place
+
+
+def read_id_token(token: str | None, prefix: Prefix) -> str | None:
+    """The id that a token of a list in the order of ids names; as `read_token`."""
+    place = read_token(token, 1)
+    if place is None:
+        return None
+    if not is_id(str(place[0]), prefix):
+        raise bad_token()
+    return str(place[0])
 
 
 def bad_token() -> InvalidField:

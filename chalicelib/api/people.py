@@ -16,7 +16,7 @@ from chalicelib.api.memory_schemas import (
     PersonIn,
     PersonOut,
 )
-from chalicelib.api.paging import bad_token, next_page, read_token
+from chalicelib.api.paging import PAGING, bad_token, next_page, read_id_token, read_token
 from chalicelib.api.sessions import message_body, session_body
 from chalicelib.errors import InvalidField
 from chalicelib.ids import Prefix, is_id
@@ -58,23 +58,20 @@ async def create_person(request: Request[PersonIn]) -> Any:
         "q": "Only people with this in their name or in a handle.",
         "channel": "Only people with a handle on this channel.",
         "handle": "Only the person with this handle on `channel`.",
-        "pageSize": "How many, 50 if absent, at most 200.",
-        "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
+        **PAGING,
     },
 )
 async def list_people(request: Request[None]) -> Any:
     """List people, newest first."""
     call = request.call
-    before = read_token(call.query.get("pageToken"), 1)
-    if before is not None and not is_id(str(before[0]), "per"):
-        raise bad_token()
+    before = read_id_token(call.query.get("pageToken"), "per")
     channel, given = call.text_query("channel"), call.text_query("handle")
     if given is not None and channel is None:
         raise InvalidField.of("channel", "must be given with a handle")
     size = call.page_size()
     found = await request.services.people.find(
         request.caller,
-        before=None if before is None else before[0],
+        before=before,
         text=call.text_query("q"),
         channel=channel and channel.strip().lower(),
         handle=handle_at("handle", channel, given) if channel and given else None,
@@ -121,8 +118,8 @@ async def delete_person(request: Request[None]) -> Any:
     scope="memory",
     answers={200: ExportOut},
     query={
+        **PAGING,
         "pageSize": "How many things of all kinds, 50 if absent, at most 200.",
-        "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
     },
 )
 async def export_person(request: Request[None]) -> Any:

@@ -1,12 +1,12 @@
 """Sessions: create, list, read, post, stop, cancel, delete, and tokens for the event stream."""
 
-from typing import Any
+from typing import Any, Final, get_args
 
 from chalice.app import Blueprint
 
 from chalicelib.api.call import Answer
 from chalicelib.api.endpoint import Request, endpoint
-from chalicelib.api.paging import bad_token, next_page, read_token
+from chalicelib.api.paging import PAGING, bad_token, next_page, read_id_token, read_token
 from chalicelib.api.schemas import (
     MessageAccepted,
     MessageIn,
@@ -21,19 +21,13 @@ from chalicelib.api.schemas import (
     StreamTokenOut,
 )
 from chalicelib.auth import issue_stream_token
-from chalicelib.errors import InvalidField
-from chalicelib.ids import is_id
 from chalicelib.sessions.lifecycle import NewMessage, require_session_id
 from chalicelib.sessions.rows import Message, Session
 from chalicelib.shapes import rfc3339
 
 blueprint = Blueprint(__name__)
 
-_PAGING = {
-    "pageSize": "How many, 50 if absent, at most 200.",
-    "pageToken": "Where to go on: `X-Next-Page-Token` of the page before.",
-}
-_STATUSES = frozenset(SessionStatus.__args__)  # type: ignore[attr-defined]
+_STATUSES: Final[list[str]] = sorted(get_args(SessionStatus))
 
 
 @blueprint.route("/v1/sessions", methods=["POST"])
@@ -60,24 +54,18 @@ async def create_session(request: Request[SessionIn]) -> Any:
         "agent": "Only sessions with this agent.",
         "status": "Only sessions in this state.",
         "groupId": "Only sessions of this group.",
-        **_PAGING,
+        **PAGING,
     },
 )
 async def list_sessions(request: Request[None]) -> Any:
     """List sessions, newest first, without their messages."""
     call = request.call
-    status = call.text_query("status")
-    if status is not None and status not in _STATUSES:
-        raise InvalidField.of("status", f"must be one of {', '.join(sorted(_STATUSES))}")
-    before = read_token(call.query.get("pageToken"), 1)
-    if before is not None and not is_id(str(before[0]), "sess"):
-        raise bad_token()
     size = call.page_size()
     found = await request.services.sessions.find(
         request.caller,
-        before=None if before is None else before[0],
+        before=read_id_token(call.query.get("pageToken"), "sess"),
         agent=call.text_query("agent"),
-        status=status,
+        status=call.choice_query("status", _STATUSES),
         group_id=call.text_query("groupId"),
         most=size + 1,
     )
@@ -109,7 +97,7 @@ async def delete_session(request: Request[None]) -> Any:
 
 
 @blueprint.route("/v1/sessions/{session_id}/messages", methods=["GET"])
-@endpoint(scope="sessions", answers={200: MessagesPage}, query=_PAGING)
+@endpoint(scope="sessions", answers={200: MessagesPage}, query=PAGING)
 async def list_messages(request: Request[None]) -> Any:
     """Page through all of a session's messages, oldest first."""
     call = request.call

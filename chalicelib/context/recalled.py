@@ -7,14 +7,13 @@ from chalicelib.context.ledger import FULL, SHARE, Ledger
 from chalicelib.context.shapes import Section
 from chalicelib.memory.episode_notes import choose_episodes, rank_episodes, render_episodes
 from chalicelib.memory.injection import Recollection
-from chalicelib.memory.narrative.telling import render_narrative
+from chalicelib.memory.narrative.telling import TOKENS_AT_MOST, render_narrative
 from chalicelib.memory.notes import choose_notes, render_notes
 
 FACTS: Final = 800
 """Tokens of facts in a prompt, where the agent says nothing else."""
 
 EPISODES: Final = 600
-NARRATIVE: Final = 400
 
 
 def recall(
@@ -46,7 +45,7 @@ def _narrative(ledger: Ledger, memory: Recollection, room: int) -> tuple[Section
     found = memory.narrative
     if found is None:
         return ledger.section("narrative", "narrative", ""), room
-    allowed = min(NARRATIVE, ledger.share("narrative"))
+    allowed = min(TOKENS_AT_MOST, ledger.share("narrative"))
     told = found
     while told.lines and ledger.count(render_narrative(told)) > min(allowed, room):
         told = replace(told, lines=told.lines[:-1])

@@ -22,7 +22,13 @@ from chalicelib.context.tree import (
     Switch,
 )
 from chalicelib.providers import ModelMessage, ModelRequest, Provider
-from chalicelib.providers.asking import UnreadableAnswer, ask_whole, json_line, read_objects
+from chalicelib.providers.asking import (
+    UnreadableAnswer,
+    ask_whole,
+    json_line,
+    list_schema,
+    read_objects,
+)
 from chalicelib.providers.counting import estimate_tokens
 
 MAX_TOKENS: Final = 1_200
@@ -80,22 +86,7 @@ _ITEM: Final[dict[str, Any]] = {
     "line": {"type": ["integer", "null"], "description": "The number of the message."},
 }
 
-SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["operations"],
-    "properties": {
-        "operations": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": list(_ITEM),
-                "properties": _ITEM,
-            },
-        }
-    },
-}
+SCHEMA: Final = list_schema("operations", _ITEM)
 """The answer's JSON Schema, of what vendors' strict forms take."""
 
 _NUMBER: Final = re.compile(r"n?(\d{1,9})", re.ASCII)

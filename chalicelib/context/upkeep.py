@@ -26,6 +26,7 @@ from chalicelib.context.tree import Operation, apply_all
 from chalicelib.context.tree_asking import ask_operations
 from chalicelib.context.tree_store import read_tree, write_tree
 from chalicelib.db import Database, Tx, load_queries
+from chalicelib.db.connections import name_of
 from chalicelib.errors import NoModel, PalError, ProviderError
 from chalicelib.providers import Models, Provider
 from chalicelib.providers.asking import UnreadableAnswer
@@ -116,8 +117,13 @@ class Upkeep:
             return await self._run(tenant_id, session_id, counted=counted)
         except PalError as exc:
             _log.warning("upkeep put off", extra={"action": "upkeep_put_off", "error": exc.code})
-        except Exception:
-            _log.exception("upkeep broke", extra={"action": "upkeep_broke"})
+        except Exception as exc:
+            # no reply waits for it and the next one tries again; the text may hold a message
+            _log.error(
+                "upkeep broke",
+                extra={"action": "upkeep_broke", "error": name_of(exc)},
+                exc_info=_log.isEnabledFor(logging.DEBUG),
+            )
         return "failed"
 
     async def settle(

@@ -24,6 +24,25 @@ _THOUGHT: Final = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.I
 _BREAKS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x7f\x85\u2028\u2029"}
 
 
+def list_schema(name: str, item: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of an object with one list, of objects with all of these properties.
+
+    Of what vendors' strict forms take.
+    """
+    one = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(item),
+        "properties": item,
+    }
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [name],
+        "properties": {name: {"type": "array", "items": one}},
+    }
+
+
 class UnreadableAnswer(ValueError):
     """An answer that is not clearly one answer. The message tells why, and none of its text."""
 

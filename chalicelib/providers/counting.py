@@ -77,7 +77,7 @@ _COMMON_HAN: Final = 100 - 201
 _MESSAGE: Final = 8
 _CALL: Final = 16
 _IMAGE: Final = 5000
-"""A large one, 2560 by 1440 or more: 4,320 at OpenAI and 4,005 at Anthropic by their own rules.
+"""A large one, 2560 by 1440 or more: 4,320 at OpenAI and 4,005 at Anthropic, at second hand.
 
 What a small one takes is less, and a photo of 12 megapixels can take 14,400 at OpenAI."""
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from chalicelib.memory.distill.shapes import Chunk, Known, Line
 from chalicelib.providers import ModelMessage, ModelRequest
-from chalicelib.providers.asking import json_line
+from chalicelib.providers.asking import json_line, list_schema
 
 MAX_TOKENS: Final = 4_000
 
@@ -94,22 +94,7 @@ _ITEM: Final[dict[str, Any]] = {
     "inferred": {"type": "boolean", "description": "Whether it was concluded, not said."},
 }
 
-SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["distillates"],
-    "properties": {
-        "distillates": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": list(_ITEM),
-                "properties": _ITEM,
-            },
-        }
-    },
-}
+SCHEMA: Final = list_schema("distillates", _ITEM)
 """The answer's JSON Schema, of what vendors' strict forms take."""
 
 _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
