@@ -85,6 +85,8 @@ class Erasure:
                     return False
                 # a merge may have moved more here; who uses one is waited for here, and not below
                 await tx.execute(_QUERIES["erase_handles"], {"person": person})
+                if await _is_used(tx, person):
+                    return False
                 await _forget_memory(tx, person)
                 await tx.execute(_QUERIES["erase_tombstones"], {"person": person})
                 await tx.execute(_QUERIES["erase_person"], {"person": person})
@@ -110,6 +112,18 @@ async def _told_of(tx: Tx, person: str) -> tuple[set[str], bool]:
     cur = await tx.execute(_QUERIES["told_of"], {"person": person})
     others = {row[0] for row in await cur.fetchall()}
     return others - {None}, None in others
+
+
+async def _is_used(tx: Tx, person: str) -> bool:
+    """Whether a session or an event of the person is left, once those being deleted are gone.
+
+    Looked at before the memory's rows are locked, as whoever deletes a session does: the person's
+    own end would look at them behind those, and the two would wait for one another.
+    """
+    values = {"person": person}
+    session = await (await tx.execute(_QUERIES["session_left"], values)).fetchone()
+    event = await (await tx.execute(_QUERIES["event_left"], values)).fetchone()
+    return session is not None or event is not None
 
 
 async def _forget_memory(tx: Tx, person: str) -> None:

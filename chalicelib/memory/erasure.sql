@@ -131,6 +131,14 @@ WHERE tenant_id = pal.tenant()
 -- sessions_of --
 SELECT id FROM sessions WHERE person_id = %(person)s ORDER BY id LIMIT %(most)s
 
+-- session_left --
+SELECT FROM sessions WHERE tenant_id = pal.tenant() AND person_id = %(person)s
+LIMIT 1 FOR KEY SHARE
+
+-- event_left --
+SELECT FROM memory_events WHERE tenant_id = pal.tenant() AND person_id = %(person)s
+LIMIT 1 FOR KEY SHARE
+
 -- erase_events --
 DELETE FROM memory_events WHERE id IN (
     SELECT id FROM memory_events WHERE person_id = %(person)s LIMIT %(most)s)

@@ -183,6 +183,29 @@ def test_session_is_deleted_while_its_tree_is_being_kept(stack: Stack) -> None:
     assert stack.database.one("SELECT count(*) FROM pal.session_states") == 0
 
 
+def test_person_is_erased_while_a_session_of_theirs_is_being_deleted(stack: Stack) -> None:
+    """Lost if red: the erasure, or the call that deletes the session (each had what both need)."""
+    door = open_door("chalice", stack, stack.key)
+    session = new_session(door, userId="ann")
+    rows = stack.database.rows
+    rows(NODE, 1, "decision", "It is settled.", session)
+    assert door.call("POST", f"/v1/sessions/{session}/end").json["promoted"] == 1
+    [(person,)] = rows("SELECT person_id FROM pal.sessions WHERE id = %s", session)
+    services, caller = stack.node.services, stack.caller
+
+    async def work() -> bool:
+        async with services.db.tenant(caller.tenant_id) as tx:
+            # as the deletion begins, before it comes to what is remembered of the session
+            await tx.execute("SELECT FROM sessions WHERE id = %s FOR UPDATE", [session])
+            erasing = asyncio.create_task(services.erasure._delete(caller, person))
+            await asyncio.to_thread(until, lambda: stack.database.one(WAITING, stack.database.name))
+            await store.delete_session(tx, session)
+        return await erasing
+
+    assert stack.node.run(work())
+    assert stack.database.one("SELECT count(*) FROM pal.people WHERE id = %s", person) == 0
+
+
 @pytest.mark.skipif(
     not os.environ.get("PAL_STRESS"),
     reason="a crowd at random, which is never twice the same: PAL_STRESS=1 has it come",
