@@ -16,7 +16,7 @@ import psycopg
 
 from chalicelib import auth
 from chalicelib.config import Settings, SettingsError, settings
-from chalicelib.db import Database
+from chalicelib.db import Database, Login
 from chalicelib.db.migrate import MigrationError, migrate
 from chalicelib.errors import PalError
 from chalicelib.gateway.postgres import Logins, NotReady, embedded, prepare
@@ -84,11 +84,12 @@ def _logins(ours: Settings, stack: ExitStack) -> Logins:
 async def _run(args: argparse.Namespace, logins: Logins) -> None:
     if logins.owner is None:
         raise NotReady("PAL_DATABASE_OWNER_URL must be set: this login may not act as pal_owner.")
+    owner = Login(logins.owner, iam=settings().database_iam)
     if args.noun == "migrate":
-        applied = [*logins.applied, *await migrate(logins.owner)]
+        applied = [*logins.applied, *await migrate(owner)]
         _print("applied: " + ", ".join(applied) if applied else "nothing to apply")
         return
-    db = Database(logins.owner, size=1)
+    db = Database(owner, size=1)
     await db.open()
     try:
         await _COMMANDS[args.noun, args.verb](db, args)

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from chalicelib.rules import (
     BASE_URL,
+    CONNECTORS,
     HOSTS,
+    IMAGE,
     ORIGINS,
     PATTERNS,
     POSTGRES,
@@ -105,6 +107,17 @@ class Settings:
         POSTGRES,
         Secret(""),
         "A direct connection (no pooler) for LISTEN; unset, other processes' events are polled.",
+    )
+    database_iam: bool = _setting(
+        SWITCH,
+        False,
+        "Log in by IAM token in place of a password, with TLS (`sslmode=verify-full` and "
+        "`sslrootcert=system`) unless the URL says otherwise; for RDS.",
+    )
+    database_master_secret: str = _setting(
+        TEXT,
+        "",
+        "ARN of the master user's secret, which RDS keeps; for the bootstrap function.",
     )
     database_pool: int = _setting(whole(1, 200), 16, "Most database connections of a process.")
     providers: tuple[tuple[str, str], ...] = _setting(
@@ -206,6 +219,28 @@ class Settings:
         duration(0, 365 * 86400),
         0.0,
         "Time without a message after which a session is ended; 0 ends none.",
+    )
+    isolation: str = _setting(
+        choice("off", "local", "aws"),
+        "off",
+        "Where sessions' microVMs come from: nowhere, processes of this machine (weaker; what "
+        "`scripts/dev` sets), or AWS Lambda MicroVMs.",
+    )
+    session_vm_idle_ttl: float = _setting(
+        duration(60, 8 * 3600),
+        1800.0,
+        "Time without use after which a session's microVM is ended.",
+        older="LANTERN_SESSION_VM_IDLE_TTL",
+    )
+    microvm_image: str = _setting(IMAGE, "", "ARN of the image that microVMs on AWS run.")
+    microvm_egress: tuple[str, ...] = _setting(
+        CONNECTORS,
+        (),
+        "Network connectors that these reach out by, as ARNs. Needed with `aws`, since its default "
+        "is the whole internet; the stack makes a closed one.",
+    )
+    microvm_network: bool = _setting(
+        SWITCH, False, "Whether microVMs of `local` may reach the network."
     )
     events_retention: float = _setting(
         duration(300, 30 * 86400), 900.0, "How long events can be resumed after they were written."

@@ -26,6 +26,7 @@ Prefix = Literal[
     "epi",
     "nar",
     "cand",
+    "vm",
 ]
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"

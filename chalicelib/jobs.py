@@ -1,4 +1,4 @@
-"""Functions that no caller waits for: turns, the sweep, memory's own work, migrations."""
+"""Functions that no caller waits for: turns, the sweep, memory's own work, the database's."""
 
 import os
 import time
@@ -9,8 +9,9 @@ from chalice.app import Blueprint, CloudWatchEvent, Rate, SQSEvent
 
 from chalicelib import bridge
 from chalicelib.config import Settings, settings
+from chalicelib.db import Login
+from chalicelib.db.master import bootstrap_as_master
 from chalicelib.db.migrate import migrate as apply_migrations
-from chalicelib.memory.schedule import NARRATIVES, fill_index, run_slice
 from chalicelib.services import services
 
 blueprint = Blueprint(__name__)
@@ -21,6 +22,7 @@ _MEMORY_QUEUE = os.environ.get("PAL_MEMORY_QUEUE") or Settings.memory_queue
 _PASSES_AT_ONCE = 10
 _INDEX_SECONDS = 45.0
 _UNCLAIMED_SECONDS = 60.0
+_REAP_SECONDS = 10.0
 
 
 @blueprint.on_sqs_message(queue=_TURNS_QUEUE, batch_size=1, name="turn_worker")
@@ -46,7 +48,7 @@ async def _run_turn(tenant_id: str, session_id: str) -> None:
 
 @blueprint.schedule(Rate(1, unit=Rate.MINUTES), name="sweep")
 def sweep(event: CloudWatchEvent) -> dict[str, int]:
-    """End lapsed turns and idle sessions, dispatch unclaimed turns, delete what has expired."""
+    """End what lapsed or lies idle, dispatch unclaimed turns, delete what has expired."""
     return bridge.run(_sweep())
 
 
@@ -55,6 +57,7 @@ async def _sweep() -> dict[str, int]:
     return {
         "turns": await ready.sweep(unclaimed=_UNCLAIMED_SECONDS),
         "sessions": await ready.end_idle(),
+        "machines": await ready.reaper.sweep(within=_REAP_SECONDS),
         "events": await ready.purge(),
     }
 
@@ -88,6 +91,8 @@ def memory_worker(event: SQSEvent) -> None:
 
 
 async def _run_slice(tenant_id: str, *, only: str | None) -> None:
+    from chalicelib.memory.schedule import NARRATIVES, run_slice  # five others do without
+
     ready = await services()
     if only == NARRATIVES:
         await ready.narrator.refresh(tenant_id)
@@ -106,6 +111,8 @@ def memory_index(event: CloudWatchEvent) -> dict[str, int]:
 
 
 async def _fill_index() -> int:
+    from chalicelib.memory.schedule import fill_index
+
     indexer = (await services()).indexer
     made, ends = 0, time.monotonic() + _INDEX_SECONDS
     while indexer is not None and (left := ends - time.monotonic()) > 0:
@@ -117,6 +124,22 @@ async def _fill_index() -> int:
 
 
 @blueprint.lambda_function(name="migrate")
-def migrate(event: Any, context: Any) -> dict[str, list[str]]:
-    """Apply the migrations that the database lacks, as pal_owner: `{"applied": [names]}`."""
-    return {"applied": bridge.run(apply_migrations(settings().database_owner_url))}
+def migrate(event: Any, context: Any) -> dict[str, Any]:
+    """Apply the migrations that the database lacks, as pal_owner: `{"applied": [names]}`.
+
+    An event `{"keys": ...}` asks for a key to be made or revoked, and for no migration.
+    """
+    owner = Login(settings().database_owner_url, iam=settings().database_iam)
+    if isinstance(event, dict) and "keys" in event:
+        from chalicelib.administration import administer_keys  # with pydantic
+
+        return dict(bridge.run(administer_keys(owner, event["keys"])))
+    return {"applied": bridge.run(apply_migrations(owner))}
+
+
+@blueprint.lambda_function(name="bootstrap")
+def bootstrap(event: Any, context: Any) -> dict[str, bool]:
+    """Make roles, extensions and their grants as the database's master user, on RDS."""
+    ours = settings()
+    bridge.run(bootstrap_as_master(ours.database_owner_url, ours.database_master_secret))
+    return {"bootstrapped": True}

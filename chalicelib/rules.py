@@ -143,6 +143,19 @@ PATTERNS: Final = Rule(
 )
 
 
+def _read_image(text: str) -> str:
+    if not re.fullmatch(r"arn:aws[a-z-]*:\S{1,500}", text):
+        raise ValueError(text)
+    return text
+
+
+IMAGE: Final = Rule(read=_read_image, allowed="the ARN of a microVM image")
+CONNECTORS: Final = Rule(
+    read=_read_list(r"[A-Za-z0-9:/_.-]{1,256}"),
+    allowed="names or ARNs of network connectors, by commas",
+)
+
+
 def _read_providers(text: str) -> tuple[tuple[str, str], ...]:
     pairs = []
     for item in filter(None, (part.strip() for part in text.split(","))):

@@ -1,4 +1,4 @@
-"""What a process is made of, put together once, on the process's loop."""
+"""What a process is made of, on the process's loop: started once, and stopped."""
 
 import asyncio
 import contextvars
@@ -7,50 +7,20 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chalicelib import config, telemetry
-from chalicelib.agents.registry import Agents
 from chalicelib.auth import Authenticator
 from chalicelib.config import Settings, SettingsError
-from chalicelib.context.compaction import Compactor
-from chalicelib.context.upkeep import Upkeep
-from chalicelib.db import Database
-from chalicelib.embeddings import Embedder, make_embedder
+from chalicelib.db import Database, Login
 from chalicelib.errors import PalError, Unavailable
-from chalicelib.memory import schedule
-from chalicelib.memory.approval import Candidates
-from chalicelib.memory.directory import People
-from chalicelib.memory.distill.passes import Distiller
-from chalicelib.memory.distill.shapes import Slice
-from chalicelib.memory.distillates import Distillates
-from chalicelib.memory.embedder import Indexer
-from chalicelib.memory.erasure import Erasure
-from chalicelib.memory.export import Export
-from chalicelib.memory.injection import Injector
-from chalicelib.memory.narrative.narrator import Narrator
-from chalicelib.memory.policy import Policies
-from chalicelib.memory.promoted import Episodes
-from chalicelib.memory.retention import Retention
-from chalicelib.memory.search import Search
-from chalicelib.memory.timeline import Timeline
-from chalicelib.memory.tooling import SessionMemory
-from chalicelib.outbound import Guard
-from chalicelib.providers import Models
-from chalicelib.secrets import Secrets
-from chalicelib.sessions.closing import Closing
-from chalicelib.sessions.contexts import Contexts
-from chalicelib.sessions.decisions import Approvals
-from chalicelib.sessions.dispatch import dispatch_here, dispatch_to_queue
-from chalicelib.sessions.engine import Engine
+from chalicelib.parts import Parts
 from chalicelib.sessions.follow import check_keys, heartbeat, listen, poll
 from chalicelib.sessions.hub import Hub
-from chalicelib.sessions.lifecycle import Sessions
-from chalicelib.sessions.pins import Pins
-from chalicelib.sessions.produce import Compiler, Producer
-from chalicelib.sessions.sweep import purge, sweep
-from chalicelib.tools.toolbox import ToolDeps
-from chalicelib.vault import Vault
+
+if TYPE_CHECKING:
+    from chalicelib.memory.distill.shapes import Slice
+    from chalicelib.memory.embedder import Indexer
 
 KEY_CHECK_SECONDS = 60.0
 _log = logging.getLogger(__name__)
@@ -59,129 +29,25 @@ _PURGE_SECONDS = 60.0
 _DISTILL_SECONDS = 60.0
 _INDEX_SECONDS = 5.0
 _IDLE_SECONDS = 60.0
+_REAP_SECONDS = 30.0
 
 
 @dataclass(kw_only=True)
-class Services:
+class Services(Parts):
     """The parts that the ways in call. `start` it on the loop it will live on, then `stop` it."""
 
-    settings: Settings
-    db: Database
-    auth: Authenticator
-    hub: Hub
-    engine: Engine
-    models: Models
-    sessions: Sessions
-    closing: Closing
-    contexts: Contexts
-    pins: Pins
-    approvals: Approvals
-    secrets: Secrets
-    agents: Agents
-    people: People
-    timeline: Timeline
-    distillates: Distillates
-    episodes: Episodes
-    candidates: Candidates
-    policies: Policies
-    distiller: Distiller
-    narrator: Narrator
-    retention: Retention
-    search: Search
-    embedder: Embedder | None
-    """None where no vectors are made; so is the indexer."""
-    indexer: Indexer | None
-    erasure: Erasure
-    export: Export
-    hand_out: schedule.HandOut
     _background: list[asyncio.Task[None]] = field(default_factory=list)
-    _passes: set[asyncio.Task[Slice]] = field(default_factory=set)
+    _passes: set["asyncio.Task[Slice]"] = field(default_factory=set)
 
     @classmethod
     def build(cls, settings: Settings) -> "Services":
         """All parts, not started yet; SettingsError when something needed is not set."""
         if not settings.database_url:
             raise SettingsError("PAL_DATABASE_URL must be a postgresql:// URL; it is not set.")
-        db = Database(settings.database_url, size=settings.database_pool)
-        secrets = Secrets(db, Vault(settings))
+        login = Login(settings.database_url, iam=settings.database_iam)
+        db = Database(login, size=settings.database_pool)
         hub = Hub(db, buffer=settings.stream_buffer)
-        models = Models(settings, tenant_keys=secrets.provider_keys)
-        embedder = make_embedder(settings)
-        indexer = None if embedder is None else Indexer(db, embedder)
-        # a vendor takes too long for a caller to wait: its vectors are made in the background
-        prompt_indexer = indexer if settings.embeddings == "wheel" else None
-        search = Search(db, embedder)
-        tools = ToolDeps(
-            settings=settings,
-            guard=Guard(settings.tool_private_hosts),
-            secret=secrets.tool_secret,
-            memory=SessionMemory(db, search),
-        )
-        distiller = Distiller(db, models)
-        narrator = Narrator(db, models)
-        hand_out = schedule.run_here(distiller, narrator)
-        retell = schedule.retell_here(narrator)
-        if settings.memory_queue_url:
-            hand_out = schedule.send_to_queue(settings.memory_queue_url)
-            retell = schedule.send_to_queue(settings.memory_queue_url, only=schedule.NARRATIVES)
-        auto_save = hand_out if settings.memory_distill else None
-        compiler = Compiler(models, Injector(db, enabled=settings.memory_distill))
-        upkeep = Upkeep(
-            db,
-            models,
-            Compactor(db, hub),
-            by_model=settings.session_tree == "model",
-            auto_save=auto_save,
-        )
-        engine = Engine(
-            db,
-            hub,
-            Producer(models, tools, compiler),
-            upkeep,
-            lease=settings.turn_lease,
-            timeout=settings.turn_timeout,
-        )
-        dispatch = dispatch_here(engine)
-        if settings.turns_queue_url:
-            dispatch = dispatch_to_queue(settings.turns_queue_url)
-        sessions = Sessions(db, hub, engine, dispatch)
-        return cls(
-            settings=settings,
-            db=db,
-            auth=Authenticator(db),
-            hub=hub,
-            engine=engine,
-            models=models,
-            sessions=sessions,
-            closing=Closing(
-                db,
-                hub,
-                send=sessions.send,
-                settle=upkeep.settle,
-                retell=retell,
-                auto_save=auto_save,
-            ),
-            contexts=Contexts(db, compiler),
-            pins=Pins(db, budget=models.budget),
-            approvals=Approvals(db, hub, sessions),
-            secrets=secrets,
-            agents=Agents(db, knows=models.knows, secrets=secrets),
-            people=People(db),
-            timeline=Timeline(db, prompt_indexer),
-            distillates=Distillates(db, prompt_indexer),
-            episodes=Episodes(db),
-            candidates=Candidates(db),
-            policies=Policies(db),
-            distiller=distiller,
-            narrator=narrator,
-            retention=Retention(db, distilling=settings.memory_distill),
-            search=search,
-            embedder=embedder,
-            indexer=indexer,
-            erasure=Erasure(db, sessions.delete),
-            export=Export(db),
-            hand_out=hand_out,
-        )
+        return cls(settings=settings, db=db, auth=Authenticator(db), hub=hub)
 
     @property
     def streams_per_key(self) -> int:
@@ -193,12 +59,14 @@ class Services:
 
         `sweeping` where no schedule sweeps, hands passes out and makes vectors.
         """
+        if sweeping:
+            self.make_all()  # a process that stays says at once what it cannot do
         await self.db.open()
         self._run(partial(heartbeat, self.db, self.hub))
         self._run(partial(check_keys, self.auth, self.hub, every=KEY_CHECK_SECONDS))
         if self.settings.database_listen_url:
-            url = self.settings.database_listen_url
-            self._run(partial(listen, url, self.hub, self.engine))
+            login = Login(self.settings.database_listen_url, iam=self.settings.database_iam)
+            self._run(partial(listen, login, self.hub, self.engine))
         else:
             self._run(partial(poll, self.db, self.hub))
         if sweeping:
@@ -207,15 +75,19 @@ class Services:
                 self._run(self._distill_forever)
             if self.settings.session_idle_end:
                 self._run(self._end_idle_forever)
+            if self.machines.available:
+                self._run(self._reap_forever)
             if self.indexer is not None:
                 self._run(partial(self._index_forever, self.indexer))
 
     async def sweep(self, *, unclaimed: float) -> int:
         """One round of the sweep; see `sessions.sweep`. Overdue approvals expire with it."""
+        from chalicelib.sessions.sweep import sweep
+
         await self.approvals.expire_due()
         return await sweep(self.db, self.engine, self.sessions.dispatch, unclaimed=unclaimed)
 
-    async def distill(self, tenant_id: str) -> Slice:
+    async def distill(self, tenant_id: str) -> "Slice":
         """Run a slice for a caller; as `Distiller.run`, and Unavailable if this process ends."""
         task = asyncio.get_running_loop().create_task(self.distiller.run(tenant_id))
         self._passes.add(task)
@@ -232,6 +104,8 @@ class Services:
         """Hand out a slice for every tenant that is due; none, and no look, while that is off."""
         if not self.settings.memory_distill:
             return 0
+        from chalicelib.memory import schedule
+
         every = self.settings.memory_distill_interval
         return await schedule.tick(self.distiller, self.hand_out, every=every)
 
@@ -242,22 +116,26 @@ class Services:
 
     async def purge(self) -> int:
         """Delete what has expired, and what tenants keep no longer; how many events went."""
+        from chalicelib.sessions.sweep import purge
+
         await self.retention.sweep()
+        await self.reaper.purge()
         return await purge(self.db, age=self.settings.events_retention)
 
     async def stop(self) -> None:
         """Drain, end the streams, disconnect."""
-        await self.engine.drain(self.settings.drain)
+        if self.made("engine"):
+            await self.engine.drain(self.settings.drain)
         self.hub.close_readers()
         # passes give their leases back
         ending = (*self._background, *self._passes)
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        await self.closing.close()
-        if self.embedder is not None:
-            await self.embedder.close()
-        await self.models.close()
+        # what no one has asked for holds nothing
+        for part in ("closing", "reaper", "machines", "embedder", "models"):
+            if self.made(part) and getattr(self, part) is not None:
+                await getattr(self, part).close()
         await self.db.close()
 
     async def _sweep_forever(self) -> None:
@@ -287,9 +165,17 @@ class Services:
                 await self.end_idle()
             await asyncio.sleep(min(_IDLE_SECONDS, self.settings.session_idle_end))
 
-    async def _index_forever(self, indexer: Indexer) -> None:
+    async def _reap_forever(self) -> None:
         while True:
-            if not await schedule.fill_index(indexer):
+            with suppress(PalError):  # told where it happened; the next round is soon
+                await self.reaper.sweep()
+            await asyncio.sleep(_REAP_SECONDS)
+
+    async def _index_forever(self, indexer: "Indexer") -> None:
+        from chalicelib.memory.schedule import fill_index
+
+        while True:
+            if not await fill_index(indexer):
                 await asyncio.sleep(_INDEX_SECONDS)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

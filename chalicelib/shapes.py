@@ -1,7 +1,6 @@
-"""The ground of every shape: strict, camelCase, its texts such as Postgres holds, and its times."""
+"""The ground of every shape: strict, camelCase, its texts such as Postgres holds."""
 
 import math
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -14,6 +13,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from chalicelib.texts import is_storable, printable
 
 _DEPTH_AT_MOST: Final = 64
 _UNSTORABLE: Final = "must not hold NUL or a lone surrogate"
@@ -85,24 +86,3 @@ class Out(BaseModel):
     """A shape that goes out, camelCase."""
 
     model_config = ConfigDict(alias_generator=to_camel, serialize_by_alias=True)
-
-
-def printable(text: str) -> str:
-    """This text with lone surrogates escaped, so that an answer can show it."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def is_storable(text: str) -> bool:
-    """Whether Postgres can hold this text: no NUL and no lone surrogate."""
-    if "\x00" in text:
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def rfc3339(moment: datetime) -> str:
-    """`2026-07-23T10:00:00.000000Z`: UTC, always with microseconds, so that texts sort."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

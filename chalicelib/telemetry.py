@@ -6,21 +6,22 @@ exception, whose text may quote what it failed on, the log tells the class and t
 """
 
 import logging
+import os
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
-from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
-
 from chalicelib.config import Settings
 
 _bound: ContextVar[dict[str, str] | None] = ContextVar("bound", default=None)
 
+# Powertools' own variable, by which the stages of one account keep their metrics apart
+_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE") or "Palimpsest"
+
 _emit = False
+_traced = False
 _tracer: Any = None
 
 
@@ -37,46 +38,29 @@ class _Ids(logging.Filter):
         return True
 
 
-class _Discreet(LambdaPowertoolsFormatter):
-    """Powertools' formatter, without the texts of exceptions."""
+class _Later(logging.Formatter):
+    """Has the first line make the formatter, a tenth of a cold start that may log nothing."""
+
+    def __init__(self, *, discreet: bool) -> None:
+        super().__init__()
+        self._discreet = discreet
+        self._made: logging.Formatter | None = None
 
     def format(self, record: logging.LogRecord) -> str:
-        if record.name == "asyncio":
-            # below its first line it shows the task, and in it the exception
-            record.msg, record.args = record.getMessage().partition("\n")[0], ()
-        return super().format(record)
+        if self._made is None:
+            from chalicelib.loglines import make_formatter
 
-    def formatException(self, ei: Any) -> str:
-        return "\n".join(_places(ei[1]))
-
-    def serialize(self, log: Any) -> str:
-        log.pop("exception_notes", None)
-        return super().serialize(log)
-
-
-def _places(exc: BaseException | None) -> list[str]:
-    """The exception's class and frames, after those of what led to it."""
-    told: list[str] = []
-    seen: set[int] = set()
-    while exc is not None and id(exc) not in seen:
-        seen.add(id(exc))
-        name = f"{type(exc).__module__}.{type(exc).__qualname__}"
-        told[:0] = [name, *map(str.rstrip, traceback.format_tb(exc.__traceback__))]
-        exc = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
-    return told
+            self._made = make_formatter(discreet=self._discreet)
+        return self._made.format(record)
 
 
 def configure(settings: Settings) -> None:
     """Send all logs to standard error as JSON lines, and turn metrics on or off."""
-    global _emit, _tracer
+    global _emit, _traced
     _emit = settings.metrics or settings.on_lambda
-    if settings.on_lambda:
-        from aws_lambda_powertools import Tracer
-
-        _tracer = Tracer(service="palimpsest", auto_patch=False)
+    _traced = settings.on_lambda
     handler = logging.StreamHandler(sys.stderr)
-    formatter = LambdaPowertoolsFormatter if settings.log_level == "DEBUG" else _Discreet
-    handler.setFormatter(formatter(service="palimpsest", serialize_stacktrace=False))
+    handler.setFormatter(_Later(discreet=settings.log_level != "DEBUG"))
     handler.addFilter(_Ids())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -89,9 +73,14 @@ def configure(settings: Settings) -> None:
 @contextmanager
 def span(name: str) -> Iterator[None]:
     """A subsegment of the invocation's X-Ray trace; nothing at all outside of Lambda."""
-    if _tracer is None:
+    global _tracer
+    if not _traced:
         yield
         return
+    if _tracer is None:
+        from aws_lambda_powertools import Tracer  # 40 ms of import, paid only where turns run
+
+        _tracer = Tracer(service="palimpsest", auto_patch=False)
     with _tracer.provider.in_subsegment(name=f"## {name}"):
         yield
 
@@ -107,7 +96,9 @@ def record_turn(
     """One turn's EMF metrics on standard output: times in seconds, counts as they are."""
     if not _emit:
         return
-    metrics: Any = EphemeralMetrics(namespace="Palimpsest", service="turns")
+    from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+    metrics: Any = EphemeralMetrics(namespace=_NAMESPACE, service="turns")
     metrics.add_metric(name="TurnDuration", unit=MetricUnit.Seconds, value=duration)
     if first_token is not None:
         metrics.add_metric(name="TimeToFirstToken", unit=MetricUnit.Seconds, value=first_token)
@@ -123,7 +114,9 @@ def record_pass(*, duration: float, failed: bool, chunks: int, found: int) -> No
     """One slice of a pass as EMF metrics on standard output: seconds, and counts as they are."""
     if not _emit:
         return
-    metrics: Any = EphemeralMetrics(namespace="Palimpsest", service="memory")
+    from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+
+    metrics: Any = EphemeralMetrics(namespace=_NAMESPACE, service="memory")
     metrics.add_metric(name="PassDuration", unit=MetricUnit.Seconds, value=duration)
     metrics.add_metric(name="PassesFailed", unit=MetricUnit.Count, value=int(failed))
     metrics.add_metric(name="PassChunks", unit=MetricUnit.Count, value=chunks)

@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: a real Postgres, a fake provider, the system in this process."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -8,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from chalicelib.isolation import DRIVERS
+from tests.fakes.machines import Cloud, ScriptedDriver
 from tests.fakes.openai_server import FakeOpenAI
+from tests.support.calls import FOLDER, keep_calls
 from tests.support.doors import ChaliceDoor, Door, HttpDoor, StreamDoor
 from tests.support.package import Package, Unpacked, copy_checkout, make_package, unpack
 from tests.support.postgres import (
@@ -25,6 +29,12 @@ from tests.support.stack import Stack
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pooler", action="store_true", help="reach the database through PgBouncer")
+
+
+def pytest_configure() -> None:
+    """In each worker, where scripts/test wants to know what is asked of AWS."""
+    if folder := os.environ.get(FOLDER):
+        keep_calls(Path(folder))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,6 +78,14 @@ def provider() -> Iterator[FakeOpenAI]:
     """A provider that echoes unless a test scripts it."""
     with FakeOpenAI() as fake:
         yield fake
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """Where `isolation="scripted"` has sessions' microVMs."""
+    made = Cloud()
+    monkeypatch.setitem(DRIVERS, "scripted", lambda settings: ScriptedDriver(made))
+    return made
 
 
 @pytest.fixture

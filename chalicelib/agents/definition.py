@@ -13,8 +13,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from chalicelib.shapes import In, Name, Text, is_storable, printable, wrong_at
-from chalicelib.tools.definitions import McpTool, ToolDefinition, offered_name
+from chalicelib.shapes import In, Name, Text, wrong_at
+from chalicelib.texts import is_storable, printable
+from chalicelib.tools.definitions import McpTool, MicrovmTool, ToolDefinition, offered_name
 
 _log = logging.getLogger(__name__)
 
@@ -107,10 +108,10 @@ class AgentDefinition(_Part):
 
     @model_validator(mode="after")
     def _holds_together(self) -> "AgentDefinition":
-        if self.isolation == "microvm":
-            raise wrong_at(("isolation",), "microvm is not available yet; none is")
         seen: set[str] = set()
         for place, tool in enumerate(self.tools):
+            if isinstance(tool, MicrovmTool) and self.isolation != "microvm":
+                raise wrong_at(("tools", place, "kind"), 'takes an agent with isolation "microvm"')
             names = _offered_names(tool)
             if names & seen:
                 raise wrong_at(("tools", place, "name"), "is the name of another tool")

@@ -12,29 +12,34 @@ from chalicelib.errors import Conflict, InvalidField, NotFound
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import new_id
 from chalicelib.secrets import Secrets
-from chalicelib.shapes import is_storable, rfc3339
+from chalicelib.texts import is_storable, rfc3339
 
 
 class Agents:
     """The agents that tenants define.
 
-    `knows` tells whether a chain may name a provider; `secrets`, which ones a tenant brings itself.
+    `knows` tells whether a chain may name a provider; `secrets`, which ones a tenant brings itself;
+    `isolates`, whether sessions can have microVMs here.
     """
 
-    def __init__(self, db: Database, *, knows: Callable[[str], bool], secrets: Secrets) -> None:
+    def __init__(
+        self, db: Database, *, knows: Callable[[str], bool], secrets: Secrets, isolates: bool
+    ) -> None:
         self._db, self._knows, self._secrets = db, knows, secrets
+        self._isolates = isolates
 
     async def create(
         self, caller: Principal, *, name: str, definition: AgentDefinition, once: Once | None = None
     ) -> dict[str, Any]:
         """Define an agent, and what `get` shows of it.
 
-        Raises Conflict when the tenant has one of that name, InvalidField for an unknown provider.
+        Raises Conflict when the tenant has one of that name, InvalidField for an unknown provider
+        and for microVMs where there are none.
         """
         async with self._db.tenant(caller.tenant_id) as tx:
             if (before := await begin_once(tx, once)) is not None:
                 return dict(before)
-            await self._require_known(tx, definition)
+            await self._require_possible(tx, definition)
             made = await store.insert_agent(
                 tx, agent_id=new_id("agt"), name=name, definition=definition_json(definition)
             )
@@ -49,11 +54,11 @@ class Agents:
     ) -> dict[str, Any]:
         """Put another definition in the whole one's place, from the next turn on.
 
-        Raises NotFound, InvalidField for an unknown provider.
+        Raises NotFound, and InvalidField as `create` does.
         """
         async with self._db.tenant(caller.tenant_id) as tx:
             await _require(tx, name)
-            await self._require_known(tx, definition)
+            await self._require_possible(tx, definition)
             found = await store.replace_agent(tx, name=name, definition=definition_json(definition))
             if found is None:  # deleted in this moment
                 raise _no_agent()
@@ -80,7 +85,12 @@ class Agents:
             if not (is_storable(name) and await store.delete_agent(tx, name)):
                 raise _no_agent()
 
-    async def _require_known(self, tx: Tx, definition: AgentDefinition) -> None:
+    async def _require_possible(self, tx: Tx, definition: AgentDefinition) -> None:
+        if definition.isolation == "microvm" and not self._isolates:
+            reason = "microvm is not available here: PAL_ISOLATION is off"
+            raise InvalidField(
+                f"isolation: {reason}", details=[{"field": "isolation", "reason": reason}]
+            )
         named = {
             f"models.{role}.{place}": model.partition(":")[0]
             for role in ("primary", "fast")

@@ -19,7 +19,7 @@ from chalicelib.config import Secret
 from chalicelib.errors import InvalidField, NotFound
 from chalicelib.outbound import Guard, Refused
 from chalicelib.secrets import Kept, ProviderKey
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 blueprint = Blueprint(__name__)
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from chalicelib.agents.definition import AgentDefinition, AgentName
-from chalicelib.shapes import In, Out, Text, printable, wrong_at
+from chalicelib.shapes import In, Out, Text, wrong_at
+from chalicelib.texts import printable
 
 SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

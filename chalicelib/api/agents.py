@@ -10,7 +10,7 @@ from chalicelib.api.call import Answer, Call
 from chalicelib.api.endpoint import Request, endpoint
 from chalicelib.api.paging import PAGING, bad_token, next_page, read_token
 from chalicelib.errors import InvalidField
-from chalicelib.shapes import is_storable
+from chalicelib.texts import is_storable
 
 blueprint = Blueprint(__name__)
 

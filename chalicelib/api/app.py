@@ -11,7 +11,9 @@ request id and CORS headers.
 
 import json
 import uuid
+from collections.abc import Mapping
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any
 
 from chalice.app import Chalice, Request, Response
@@ -27,6 +29,24 @@ _context: ContextVar[Any] = ContextVar("context", default=None)
 
 class PalApp(Chalice):
     """Chalice with a current request per thread and task, and the contract's answers."""
+
+    def __init__(self, app_name: str) -> None:
+        super().__init__(app_name, configure_logs=False)
+        self._later: dict[str, tuple[str, ...]] = {}
+
+    def register_all(self, modules: Mapping[str, tuple[str, ...]]) -> None:
+        """Register the blueprint of each of these modules."""
+        for module in modules:
+            self.register_blueprint(import_module(module).blueprint)
+
+    def register_later(self, modules: Mapping[str, tuple[str, ...]]) -> None:
+        """Register each blueprint at the first call of a path that begins with one of its heads."""
+        self._later = dict(modules)
+
+    def register_rest(self) -> None:
+        """Register what has not been asked for yet."""
+        rest, self._later = self._later, {}
+        self.register_all(rest)
 
     @property
     def current_request(self) -> Request | None:
@@ -64,7 +84,10 @@ class PalApp(Chalice):
             return proxy_response(
                 Answer(status=204), request_id, preflight_headers(origin, allowed)
             )
-        if request_context.get("resourcePath") not in self.routes:
+        path = request_context.get("resourcePath")
+        if self._later:
+            self._register_for(str(path))
+        if path not in self.routes:
             answer = error_answer(no_path(), request_id)
             return proxy_response(answer, request_id, cors_headers(origin, allowed))
         response: dict[str, Any] = super().__call__(event, context)
@@ -77,6 +100,11 @@ class PalApp(Chalice):
             **cors_headers(origin, allowed),
         }
         return response
+
+    def _register_for(self, path: str) -> None:
+        head = path.removeprefix("/v1/").strip("/").partition("/")[0]
+        for module in [one for one, heads in self._later.items() if head in heads]:
+            self.register_all({module: self._later.pop(module)})
 
 
 def new_request_id() -> str:

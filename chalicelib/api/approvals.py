@@ -19,8 +19,8 @@ from chalicelib.errors import NotFound
 from chalicelib.ids import is_id
 from chalicelib.sessions.approvals import Approval
 from chalicelib.sessions.decisions import require_approval_id
-from chalicelib.sessions.lifecycle import require_session_id
-from chalicelib.shapes import rfc3339
+from chalicelib.sessions.naming import require_session_id
+from chalicelib.texts import rfc3339
 
 blueprint = Blueprint(__name__)
 

@@ -15,7 +15,7 @@ from chalicelib.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
-from chalicelib.shapes import is_storable
+from chalicelib.texts import is_storable
 
 BODY_AT_MOST: Final = 1 << 20
 PAGE_SIZE: Final = 50

@@ -5,7 +5,7 @@ What an operation may answer follows from what it is: its scope, its body, its p
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaMode
 
 from chalicelib import errors
-from chalicelib.api import streams
+from chalicelib.api import schemas, streams
 from chalicelib.api.call import BODY_AT_MOST, PAGE_SIZE, PAGE_SIZE_AT_MOST
 from chalicelib.api.endpoint import OPERATIONS, Operation
 from chalicelib.api.memory import QUERY_AT_MOST, RESULTS, RESULTS_AT_MOST
@@ -168,6 +168,7 @@ def build_document() -> dict[str, Any]:
     """The document, made at the first call; LookupError if a route has no operation."""
     from app import app  # it imports this package, so not before it is all there
 
+    app.register_rest()
     known = {**OPERATIONS, _SESSION_EVENTS.name: _SESSION_EVENTS}
     for name, more in _MORE_ANSWERS.items():
         known[name] = replace(known[name], answers={**known[name].answers, **more})
@@ -176,7 +177,7 @@ def build_document() -> dict[str, Any]:
         for path, methods in sorted(app.routes.items())
         for method, entry in sorted(methods.items())
     }
-    shapes, schemas = _schemas(routes.values())
+    shapes, components = _schemas(routes.values())
     paths: dict[str, _Json] = {}
     for (path, method), operation in routes.items():
         paths.setdefault(path, {})[method.lower()] = _operation(operation, path, shapes)
@@ -185,7 +186,7 @@ def build_document() -> dict[str, Any]:
         "info": {"title": "Palimpsest", "version": VERSION, "description": _ABOUT},
         "paths": paths,
         "components": {
-            "schemas": {**schemas, "EventStream": _event_stream()},
+            "schemas": {**components, "EventStream": _event_stream()},
             "responses": {cls.__name__: _error(cls) for cls in _ERRORS},
             "parameters": {
                 "Idempotency-Key": _parameter("header", "Idempotency-Key", _IDEMPOTENCY_KEY)
@@ -199,11 +200,16 @@ def build_document() -> dict[str, Any]:
     }
 
 
+def _answers(operation: Operation) -> Iterator[tuple[int, Any]]:
+    for status, model in operation.answers.items():
+        yield status, getattr(schemas, model) if isinstance(model, str) else model
+
+
 def _schemas(operations: Iterable[Operation]) -> tuple[_Shapes, _Json]:
     wanted: list[tuple[Any, JsonSchemaMode]] = [(ErrorOut, "serialization")]
     wanted += [(model, "serialization") for model in EVENTS.values()]
     for one in operations:
-        wanted += [(model, "serialization") for model in one.answers.values()]
+        wanted += [(model, "serialization") for _, model in _answers(one)]
         wanted.append((one.body, "validation"))
     shapes, definitions = TypeAdapter.json_schemas(
         [(key, mode, TypeAdapter(key)) for key, mode in wanted if key not in (None, _STREAM)],
@@ -232,7 +238,7 @@ def _operation(operation: Operation, path: str, shapes: _Shapes) -> _Json:
         str(cls.status): {"$ref": f"#/components/responses/{cls.__name__}"}
         for cls in _refusals(operation, path)
     }
-    for status, model in operation.answers.items():
+    for status, model in _answers(operation):
         responses[str(status)] = _answer(operation, status, model, shapes)
     described["responses"] = {
         **dict(sorted(responses.items())),
@@ -321,7 +327,7 @@ def _event_stream() -> _Json:
         "type": "array",
         "description": "Server-sent events. A turn has any number of `message_delta`, then one of "
         "`message_completed` and `message_error`. Events of other names, such as `turn_started`, "
-        "`tool_call_completed`, `approval_required`, `compacted` and `session_ended`, may be "
+        "`tool_call_completed`, `approval_required`, `vm_replaced` and `session_ended`, may be "
         "ignored. A comment line comes every 15 s.",
         "items": {"oneOf": kinds},
     }

@@ -9,9 +9,7 @@ a view into a 500 before its own middleware sees it.
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from chalicelib import bridge, telemetry
 from chalicelib.api.app import answer_response, current_call
@@ -21,9 +19,12 @@ from chalicelib.errors import InvalidField, PalError
 from chalicelib.idempotency import Once
 from chalicelib.services import Services, services
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 _log = logging.getLogger(__name__)
 
-B = TypeVar("B", bound=BaseModel | None)
+B = TypeVar("B", bound="BaseModel | None")
 
 _DETAILS_AT_MOST: Final = 20
 _FIELD_AT_MOST: Final = 300
@@ -46,12 +47,16 @@ View = Callable[[Request[Any]], Awaitable[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A view with what the API document says of it. `answers` maps a status to a model."""
+    """A view with what the API document says of it.
+
+    `answers` maps a status to a model, or to the name of one of `schemas` where a call of the view
+    is not to wait for the import of all models.
+    """
 
     name: str
     view: View
     scope: Scope | None
-    body: type[BaseModel] | None
+    body: "type[BaseModel] | None"
     answers: dict[int, Any]
     summary: str
     status: int
@@ -72,7 +77,7 @@ def endpoint(
     *,
     scope: Scope | None,
     answers: dict[int, Any],
-    body: type[BaseModel] | None = None,
+    body: "type[BaseModel] | None" = None,
     query: dict[str, str] | None = None,
     idempotent: bool = False,
 ) -> Callable[[View], Callable[..., Any]]:
@@ -95,7 +100,7 @@ def endpoint(
         def chalice_view(**params: str) -> Any:
             return answer_response(bridge.run(serve(operation, current_call(params))))
 
-        chalice_view.__name__ = view.__name__
+        chalice_view.__name__, chalice_view.__module__ = view.__name__, view.__module__
         chalice_view.__doc__ = view.__doc__
         return chalice_view
 
@@ -140,11 +145,13 @@ async def admit(operation: Operation, call: Call) -> Request[Any]:
     return Request(call=call, caller=caller, body=body, once=once, services=ready)
 
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound="BaseModel")
 
 
 def parse(model: type[M], value: Any) -> M:
     """The model of this JSON value; raises InvalidField naming the wrong fields by their paths."""
+    from pydantic import ValidationError
+
     try:
         return model.model_validate(value)
     except ValidationError as exc:

@@ -15,7 +15,7 @@ from chalicelib.errors import InvalidField
 from chalicelib.memory.handles import Handle
 from chalicelib.memory.search.service import TIERS
 from chalicelib.memory.timeline import NewEvent
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 blueprint = Blueprint(__name__)
 

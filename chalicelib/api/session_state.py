@@ -14,9 +14,9 @@ from chalicelib.api.session_state_schemas import (
     ResumedOut,
     TreeOut,
 )
-from chalicelib.sessions.lifecycle import require_session_id
+from chalicelib.sessions.naming import require_session_id
 from chalicelib.sessions.standing import read_standing
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 blueprint = Blueprint(__name__)
 

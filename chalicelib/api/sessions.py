@@ -21,9 +21,10 @@ from chalicelib.api.schemas import (
     StreamTokenOut,
 )
 from chalicelib.auth import issue_stream_token
-from chalicelib.sessions.lifecycle import NewMessage, require_session_id
+from chalicelib.sessions.lifecycle import NewMessage
+from chalicelib.sessions.naming import require_session_id
 from chalicelib.sessions.rows import Message, Session
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 blueprint = Blueprint(__name__)
 

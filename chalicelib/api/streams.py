@@ -12,7 +12,6 @@ from chalice.app import Blueprint, Response
 
 from chalicelib import bridge
 from chalicelib.api.app import current_call
-from chalicelib.stream.handler import respond
 
 blueprint = Blueprint(__name__)
 
@@ -40,6 +39,8 @@ def _collect(params: dict[str, str]) -> Response:
 
 
 async def _collected(params: dict[str, str]) -> Response:
+    from chalicelib.stream.handler import respond  # on AWS these routes are not this function's
+
     answer = await respond(current_call(params), collected=True)
     async with aclosing(answer.body) as pieces:  # type: ignore[type-var]
         body = b"".join([piece async for piece in pieces])

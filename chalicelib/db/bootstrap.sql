@@ -87,3 +87,13 @@ BEGIN
                        elsewhere);
     END IF;
 END $$;
+
+-- ── logins by IAM token, where the server knows them (RDS) ─────────────────────────────────────
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'rds_iam') THEN
+        GRANT rds_iam TO pal_owner, pal_app;
+        -- members of members count: a master who acts as the owner would have no password, either
+        EXECUTE format('REVOKE pal_owner FROM %I', current_user);
+    END IF;
+END $$;

@@ -47,7 +47,12 @@ class Connections:
     def close(self) -> None:
         """Close what is kept now, and the rest as it is given back."""
         self._open = False
-        self._close_kept()
+        self.forget()
+
+    def forget(self) -> None:
+        """Close what is kept; whoever comes next gets a fresh one."""
+        while self._kept:
+            _close(self._kept.pop()[0])
 
     async def take(self, begin: sql.SQL | sql.Composed) -> Tx:
         """A connection on which `begin` was done; raises Unavailable after `wait` at the latest."""
@@ -90,7 +95,7 @@ class Connections:
                 if not was_kept:
                     raise _unavailable(name_of(exc)) from exc
                 if clock() >= ends:
-                    self._close_kept()  # they have been without a word for longer than this one
+                    self.forget()  # they have been without a word for longer than this one
                 _log.info("stale connection replaced", extra={"action": "db_reconnect"})
             except BaseException:
                 _close(conn)
@@ -103,10 +108,6 @@ class Connections:
                 return await self._connect()
         except (psycopg.OperationalError, TimeoutError) as exc:
             raise _unavailable(name_of(exc)) from exc
-
-    def _close_kept(self) -> None:
-        while self._kept:
-            _close(self._kept.pop()[0])
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 A file is `NNNN_name.sql`. What was applied is in `pal.schema_migrations` with a checksum; a file
 that changed after it was applied is refused. Each file is one transaction, under a lock of that
 transaction: processes that start together wait for each other, a killed one leaves nothing behind.
+An older version runs beside it and after it, so from 0008 on a file only adds, and what takes no
+time on a table of any size; what takes away is a file of its own, `-- contract: <why>` (a test
+reads the rule off each file). One that keeps a table from others for 5 s is cancelled.
 The bootstrap comes before them. What depends on the server comes after them, and each time, since
 a server may learn it later.
 """
@@ -17,7 +20,8 @@ from typing import Final, LiteralString
 
 import psycopg
 
-from chalicelib.db.pool import CONNECTION
+from chalicelib.db.lock_watch import LONGEST, LockedTooLong, no_long_locks
+from chalicelib.db.login import Login, as_login
 
 FOLDER: Final = Path(__file__).with_name("migrations")
 
@@ -69,20 +73,20 @@ def read_migrations(folder: Path = FOLDER) -> list[Migration]:
     return found
 
 
-async def bootstrap(master_url: str) -> None:
+async def bootstrap(master: Login | str) -> None:
     """Make roles, schema and grants as the master user. Safe to run twice, and at once."""
-    async with (
-        await psycopg.AsyncConnection.connect(master_url, **CONNECTION) as conn,
-        taking_turns(conn),
-    ):
+    async with await as_login(master).connect() as conn, taking_turns(conn):
         await conn.execute(_read("bootstrap.sql"))
 
 
-async def migrate(owner_url: str, folder: Path = FOLDER) -> list[str]:
+async def migrate(
+    owner: Login | str, folder: Path = FOLDER, *, longest_lock: float = LONGEST
+) -> list[str]:
     """Apply what is missing as `pal_owner`; the names applied by this call.
 
     Safe to run from several processes at once and through a transaction pooler. Raises
-    MigrationError when an applied file has changed or one fails, which then leaves nothing behind.
+    MigrationError when an applied file has changed or one fails, which then leaves nothing behind;
+    one fails, too, that keeps a table from others for longer than `longest_lock` seconds.
     A database that is ahead of the files is fine: an older process may still run while a newer one
     starts.
     """
@@ -90,7 +94,8 @@ async def migrate(owner_url: str, folder: Path = FOLDER) -> list[str]:
     applied: list[str] = []
     doing = "The migrations"
     try:
-        async with await psycopg.AsyncConnection.connect(owner_url, **CONNECTION) as conn:
+        login = as_login(owner)
+        async with await login.connect() as conn:
             while True:
                 doing = "The migrations"
                 async with taking_turns(conn):
@@ -100,20 +105,25 @@ async def migrate(owner_url: str, folder: Path = FOLDER) -> list[str]:
                             await conn.execute(_read(doing))
                         return applied
                     doing = f"Migration {missing.full_name}"
-                    await conn.execute(missing.text)
+                    async with no_long_locks(login, conn, longest=longest_lock):
+                        await conn.execute(missing.text)
                     await conn.execute(
                         "INSERT INTO pal.schema_migrations (version, name, checksum)"
                         " VALUES (%s, %s, %s)",
                         (missing.version, missing.name, missing.checksum),
                     )
                 applied.append(missing.full_name)
+    except LockedTooLong as exc:
+        raise MigrationError(
+            f"{doing} could not be applied: it kept {exc} from others for {longest_lock:g} s."
+        ) from exc
     except psycopg.Error as exc:
         raise MigrationError(f"{doing} could not be applied: {_reason(exc)}.") from exc
 
 
-async def pending(url: str) -> list[str]:
+async def pending(login: Login | str) -> list[str]:
     """The names of migrations that this database lacks; any login may ask."""
-    async with await psycopg.AsyncConnection.connect(url, **CONNECTION) as conn:
+    async with await as_login(login).connect() as conn:
         try:
             cur = await conn.execute("SELECT version FROM pal.schema_migrations")
             done = {version for (version,) in await cur.fetchall()}

@@ -9,8 +9,6 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
-from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -18,24 +16,12 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
 from chalicelib.db.connections import Connections, Tx, bounded, name_of
+from chalicelib.db.login import Login, as_login
 from chalicelib.errors import Unavailable
 
 Row = TupleRow
 
 _log = logging.getLogger(__name__)
-
-CONNECTION: dict[str, Any] = {
-    "autocommit": True,
-    # a named statement made on one backend does not exist on the next one a pooler hands out
-    "prepare_threshold": None,
-    "connect_timeout": 5,
-    # a server that is gone without a word is noticed within 10 s, not after 15 minutes
-    "tcp_user_timeout": 10_000,
-    "keepalives_idle": 30,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-}
-"""How every connection of this project is made, scripts and migrations included."""
 
 
 class Database:
@@ -45,10 +31,9 @@ class Database:
     """
 
     def __init__(
-        self, url: str, *, size: int = 16, wait: float = 5.0, longest: float = 60.0
+        self, login: Login | str, *, size: int = 16, wait: float = 5.0, longest: float = 60.0
     ) -> None:
-        connect = partial(psycopg.AsyncConnection.connect, url, **CONNECTION)
-        self._connections = Connections(connect, size=size, wait=wait)
+        self._connections = Connections(as_login(login).connect, size=size, wait=wait)
         # beyond what the roles' own timeouts allow a statement: for a server that is gone
         self._longest = longest
         self.process = secrets.token_hex(6)
@@ -97,8 +82,12 @@ class Database:
                     if conn.pgconn.transaction_status != TransactionStatus.IDLE:
                         with suppress(psycopg.Error):  # if it is broken, it is not kept
                             await conn.rollback()
-        except psycopg.OperationalError as exc:
+        except (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction) as exc:
             _log.warning("database error", extra={"action": "db_error", "error": name_of(exc)})
+            if isinstance(exc, psycopg.errors.ReadOnlySqlTransaction):
+                # a failover made a reader of the server, and all that are kept lead to it
+                conn.pgconn.finish()
+                self._connections.forget()
             raise Unavailable("The database did not answer; try again.", retry_after=1) from exc
         finally:
             self._connections.give(conn)

@@ -12,6 +12,7 @@ import psycopg
 from app import app
 from chalicelib import telemetry
 from chalicelib.config import Settings, SettingsError, settings
+from chalicelib.db import Login
 from chalicelib.db.migrate import pending
 from chalicelib.gateway.server import PortTaken, bind, run
 
@@ -24,7 +25,7 @@ def main() -> int:
         if not ours.database_url:
             raise SettingsError("PAL_DATABASE_URL must be a postgresql:// URL; it is not set.")
         try:
-            missing = asyncio.run(pending(ours.database_url))
+            missing = asyncio.run(pending(Login(ours.database_url, iam=ours.database_iam)))
         except psycopg.OperationalError as exc:
             raise SettingsError("PAL_DATABASE_URL cannot be connected to.") from exc
         if missing:

@@ -49,6 +49,7 @@ def _with(ours: Settings, logins: Logins, vault_key: Secret) -> Settings:
         database_url=Secret(logins.app),
         database_listen_url=Secret(listen),
         vault_key=vault_key,
+        isolation=ours.isolation if os.environ.get("PAL_ISOLATION") else "local",
     )
     config.use(ready)
     return ready

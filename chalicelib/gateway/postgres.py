@@ -16,8 +16,8 @@ import psycopg
 from psycopg import sql
 
 from chalicelib.config import Secret
+from chalicelib.db.login import CONNECTION
 from chalicelib.db.migrate import MigrationError, bootstrap, migrate, pending, taking_turns
-from chalicelib.db.pool import CONNECTION
 
 DATABASE = "palimpsest"
 OLDEST = 150_000

@@ -17,7 +17,7 @@ from chalicelib.memory.episodes import hold_groups, write_episodes
 from chalicelib.memory.narrative.keeping import touch
 from chalicelib.memory.narrative.shapes import owners_of
 from chalicelib.memory.narrative.store import mark_stale
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 Decision = Literal["approve", "deny"]
 

@@ -14,7 +14,7 @@ from chalicelib.memory import people
 from chalicelib.memory.facts import hold_unattached
 from chalicelib.memory.handles import Handle
 from chalicelib.memory.people import Person
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 _TRIES: Final = 5
 _GROUPS_MOST: Final = 50

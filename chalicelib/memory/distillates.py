@@ -17,7 +17,7 @@ from chalicelib.memory.distill.shapes import Fact
 from chalicelib.memory.embedder import Indexer, embed_quietly
 from chalicelib.memory.facts import Distillate, write_facts
 from chalicelib.memory.topics import fold_topic
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 __all__ = ["CONTENT_AT_MOST", "TOPIC_AT_MOST", "Distillates", "write_facts"]
 

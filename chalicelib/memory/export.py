@@ -10,7 +10,7 @@ from chalicelib.db import Database, Tx, load_queries
 from chalicelib.memory.directory import shown, survivor
 from chalicelib.sessions import store
 from chalicelib.sessions.rows import Message, Session
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 _QUERIES: Final = load_queries(__file__, "export.sql")
 

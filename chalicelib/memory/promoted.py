@@ -9,7 +9,7 @@ from chalicelib.errors import NotFound
 from chalicelib.ids import is_id
 from chalicelib.memory import people
 from chalicelib.memory.episodes import EpisodeKind, Held, forget_episode, list_episodes
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 
 class Episodes:

@@ -22,7 +22,7 @@ from chalicelib.errors import (
 from chalicelib.providers.base import Finished, ModelEvent, Reasoning, TextDelta, ToolCall
 from chalicelib.providers.http import failure
 from chalicelib.providers.reading import TextCleaner, clean_text, count, safe_name
-from chalicelib.shapes import is_storable
+from chalicelib.texts import is_storable
 
 _REASONS: Final = {
     "end_turn": "stop",

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import orjson
 
-from chalicelib.providers import Finished, Reasoning, ToolCall
+from chalicelib.providers.base import Finished, Reasoning, ToolCall
 
 CallStatus = Literal[
     "asked",  # written down, not started: it waits for an approval to be asked for

@@ -17,6 +17,8 @@ from chalicelib.db.connections import name_of
 from chalicelib.errors import Conflict, InProgress, NotFound, PalError
 from chalicelib.idempotency import Once, begin_once, finish_once
 from chalicelib.ids import new_id
+from chalicelib.isolation.reaper import Reaper
+from chalicelib.isolation.store import Ending, close_vms
 from chalicelib.memory.candidates import propose_episodes
 from chalicelib.memory.episodes import eligible, hold_person, promote
 from chalicelib.memory.facts import read_clock
@@ -63,7 +65,8 @@ class Closing:
 
     `send` dispatches a queued turn, as `Sessions.send`. `retell` has the tenant's narratives
     rewritten by a model. `auto_save` has its timeline read for facts, where the session's agent
-    wants that; None where it is off.
+    wants that; None where it is off. `reaper` ends the VMs of sessions that have ended; without it
+    the sweep does.
     """
 
     def __init__(
@@ -75,9 +78,11 @@ class Closing:
         settle: Settle | None = None,
         retell: HandOut | None = None,
         auto_save: HandOut | None = None,
+        reaper: Reaper | None = None,
     ) -> None:
         self._db, self._hub, self._send = db, hub, send
         self._settle, self._retell, self._auto_save = settle, retell, auto_save
+        self._reaper = reaper
         self._handed: set[asyncio.Task[None]] = set()
 
     async def end(
@@ -178,6 +183,7 @@ class Closing:
         idle: float | None = None,
     ) -> dict[str, Any] | None:
         """The answer; None if the session is not `idle` for so long any more."""
+        ending: list[Ending] = []
         async with self._db.tenant(tenant_id) as tx:
             if (before := await begin_once(tx, once)) is not None:
                 return dict(before)
@@ -192,12 +198,15 @@ class Closing:
             else:
                 _require_quiet(head)
                 promoted, ended = await _seal(tx, session_id)
+                ending = await close_vms(tx, session_id)
             answer = {"status": "ended", "promoted": promoted}
             await finish_once(tx, once, answer)
         if ended is not None:
             _log.info("session ended", extra={"action": "session_ended", "promoted": promoted})
             self._hub.publish(session_id, ended)
             await self._tell_memory(tenant_id, session_id)
+            if self._reaper is not None:
+                await self._reaper.end_soon(tenant_id, ending)
         return answer
 
     async def _saves(self, tenant_id: str, session_id: str) -> bool:

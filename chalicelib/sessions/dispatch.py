@@ -5,17 +5,18 @@ A dispatch may be lost; the sweep dispatches what no one claimed.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from chalicelib.sessions.engine import Engine
+if TYPE_CHECKING:
+    from chalicelib.sessions.engine import Engine
 
 Dispatch = Callable[[str, str], Awaitable[None]]
 """Called with (tenant id, session id) once a turn is queued."""
 
 
-def dispatch_here(engine: Engine) -> Dispatch:
+def dispatch_here(engine: "Engine") -> Dispatch:
     """Run turns in this process."""
 
     async def dispatch(tenant_id: str, session_id: str) -> None:

@@ -13,7 +13,7 @@ from chalicelib.sessions.calls import NOT_RUN, Call, NewApproval, Round, json_va
 from chalicelib.sessions.keeper import RunningTurn
 from chalicelib.sessions.prompt import history_entries
 from chalicelib.sessions.rows import ClaimedTurn, TurnEnd
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 
 CANCELLED: Final = "The turn was cancelled."
 

@@ -8,17 +8,18 @@ has a turn running elsewhere, every half second otherwise.
 import asyncio
 import logging
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 
 from chalicelib.auth import Authenticator
-from chalicelib.db import Database
-from chalicelib.db.pool import CONNECTION
+from chalicelib.db import Database, Login
 from chalicelib.errors import PalError
 from chalicelib.sessions import log
-from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.hub import WATCH_SECONDS, Feed, Hub
+
+if TYPE_CHECKING:
+    from chalicelib.sessions.engine import Engine
 
 _log = logging.getLogger(__name__)
 
@@ -28,11 +29,11 @@ _RETRY: Final = 1.0
 PING_SECONDS: Final = 15.0
 
 
-async def listen(url: str, hub: Hub, engine: Engine) -> None:
+async def listen(login: Login, hub: Hub, engine: "Engine") -> None:
     """Follow by LISTEN, for ever; after a lost connection every feed is read anew."""
     while True:
         try:
-            async with await psycopg.AsyncConnection.connect(url, **CONNECTION) as conn:
+            async with await login.connect() as conn:
                 await conn.execute("LISTEN pal_feed")
                 await conn.execute("LISTEN pal_cancel")
                 for session_id in tuple(hub.feeds):

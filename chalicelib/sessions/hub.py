@@ -11,7 +11,7 @@ import contextvars
 import logging
 import time
 from collections.abc import AsyncGenerator, Coroutine
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -19,7 +19,9 @@ from chalicelib.db import Database
 from chalicelib.errors import NotFound, PalError
 from chalicelib.sessions import log
 from chalicelib.sessions.reader import FeedEvent, LivePiece, Position, Reader
-from chalicelib.sessions.rows import LogRow, Watch
+
+if TYPE_CHECKING:
+    from chalicelib.sessions.rows import LogRow, Watch
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ class Hub:
         if self.live.get(live.session_id) is live:
             del self.live[live.session_id]
 
-    def publish(self, session_id: str, row: LogRow) -> None:
+    def publish(self, session_id: str, row: "LogRow") -> None:
         """A row that this process has committed to the log."""
         feed = self.feeds.get(session_id)
         if feed is None or (feed.seq is not None and row.seq <= feed.seq):
@@ -150,7 +152,7 @@ class Hub:
     # ── reading ──────────────────────────────────────────────────────────────────────────────
     async def open(
         self, tenant_id: str, session_id: str, *, after: Position | None
-    ) -> tuple[Reader, Watch]:
+    ) -> "tuple[Reader, Watch]":
         """A reader right behind `after`; None: from the start of the running turn, or from now.
 
         Raises NotFound. The feed holds the reader until `events` has ended or `drop` is called.
@@ -179,7 +181,7 @@ class Hub:
             feed.opening -= 1
             self._release(feed)
 
-    def open_turn(self, tenant_id: str, session_id: str, row: LogRow, *, turn_id: str) -> Reader:
+    def open_turn(self, tenant_id: str, session_id: str, row: "LogRow", *, turn_id: str) -> Reader:
         """A reader of one turn, from the row of its message, which this process just wrote."""
         feed = self._feed(tenant_id, session_id)
         reader = Reader(session_id, Position(seq=row.seq - 1), most=self._buffer, only_turn=turn_id)
@@ -297,7 +299,7 @@ class Hub:
         finally:
             feed.fetching = None
 
-    async def _read(self, feed: Feed, *, after: int) -> list[LogRow]:
+    async def _read(self, feed: Feed, *, after: int) -> "list[LogRow]":
         async with self._db.tenant(feed.tenant_id) as tx:
             return await log.read_events(tx, feed.session_id, after=after, most=_PAGE)
 

@@ -1,9 +1,10 @@
 """What callers do with a session: create, look, post, stop, cancel, delete."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -11,17 +12,22 @@ from chalicelib.auth import Principal
 from chalicelib.db import Database
 from chalicelib.errors import Conflict, NotFound, PalError, Unavailable
 from chalicelib.idempotency import Once, begin_once, finish_once
-from chalicelib.ids import is_id, new_id
+from chalicelib.ids import new_id
+from chalicelib.isolation.store import close_vms
 from chalicelib.memory.handles import user_handle
 from chalicelib.sessions import store
 from chalicelib.sessions.approvals import supersede_approvals
 from chalicelib.sessions.dispatch import Dispatch
-from chalicelib.sessions.engine import Engine
 from chalicelib.sessions.hub import Hub
 from chalicelib.sessions.journal import StoredCall, read_call
+from chalicelib.sessions.naming import no_session
 from chalicelib.sessions.reader import Reader
 from chalicelib.sessions.rows import LogRow, Message, Session
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
+
+if TYPE_CHECKING:
+    from chalicelib.isolation.reaper import Reaper
+    from chalicelib.sessions.engine import Engine
 
 _log = logging.getLogger(__name__)
 
@@ -39,10 +45,17 @@ class NewMessage:
 
 
 class Sessions:
-    """The sessions domain of one process."""
+    """The sessions domain of one process. The engine is made where a turn is first thought of."""
 
-    def __init__(self, db: Database, hub: Hub, engine: Engine, dispatch: Dispatch) -> None:
-        self._db, self._hub, self._engine = db, hub, engine
+    def __init__(
+        self,
+        db: Database,
+        hub: Hub,
+        engine: "Callable[[], Engine]",
+        dispatch: Dispatch,
+        reaper: "Reaper",
+    ) -> None:
+        self._db, self._hub, self._engine, self._reaper = db, hub, engine, reaper
         self.dispatch = dispatch
 
     async def create(
@@ -81,7 +94,7 @@ class Sessions:
         async with self._db.tenant(caller.tenant_id) as tx:
             session = await store.get_session(tx, session_id)
             if session is None:
-                raise _no_session()
+                raise no_session()
             messages, truncated = await store.newest_messages(
                 tx, session_id, bytes_at_most=MESSAGES_BYTES, most=_MESSAGES_MOST
             )
@@ -109,7 +122,7 @@ class Sessions:
         """Messages behind (turn ordinal, seq), 4 MB at most, and whether there are more."""
         async with self._db.tenant(caller.tenant_id) as tx:
             if await store.get_session(tx, session_id) is None:
-                raise _no_session()
+                raise no_session()
             return await store.page_messages(
                 tx, session_id, after=after, bytes_at_most=MESSAGES_BYTES, most=most
             )
@@ -151,7 +164,7 @@ class Sessions:
         try:
             ours = None
             if not busy:
-                ours = await self._engine.claim_and_start(caller.tenant_id, session_id)
+                ours = await self._engine().claim_and_start(caller.tenant_id, session_id)
             if ours != answer["turnId"]:
                 # it waits for another turn, or another process was quicker to claim it
                 await self._hub.watch(caller.tenant_id, session_id)
@@ -166,18 +179,22 @@ class Sessions:
     async def stop(
         self, caller: Principal, session_id: str, *, once: Once | None = None
     ) -> dict[str, Any]:
-        """Take no more messages; what was accepted before is still answered. `{status}`."""
+        """Take no more messages; what was accepted before is still answered. `{status}`.
+
+        The session's VM ends now, also for a turn that is at work.
+        """
         answer = {"status": "stopped"}
         async with self._db.tenant(caller.tenant_id) as tx:
             if (before := await begin_once(tx, once)) is not None:
                 return dict(before)
             head = await store.lock_head(tx, session_id)
             if head is None:
-                raise _no_session()
+                raise no_session()
             if head.status == "ended":
                 raise Conflict("The session has ended.", code="session_ended")
             await supersede_approvals(tx, session_id)
             stopped = await store.stop_session(tx, session_id)
+            ending = await close_vms(tx, session_id)
             await finish_once(tx, once, answer)
         if stopped is not None:
             row = LogRow(
@@ -186,6 +203,7 @@ class Sessions:
                 data=stopped[1],
             )
             self._hub.publish(session_id, row)
+        await self._reaper.end_soon(caller.tenant_id, ending)
         return answer
 
     async def cancel(
@@ -197,29 +215,31 @@ class Sessions:
                 return dict(before)
             head = await store.lock_head(tx, session_id)
             if head is None:
-                raise _no_session()
+                raise no_session()
             turn_id = await store.request_cancel(tx, session_id)
             answer: dict[str, Any] = {"status": "cancelling" if turn_id else head.status}
             if turn_id:
                 answer["turnId"] = turn_id
             await finish_once(tx, once, answer)
         if turn_id:
-            self._engine.cancel(turn_id)
+            self._engine().cancel(turn_id)
         return answer
 
     async def delete(self, caller: Principal, session_id: str) -> None:
         """Delete the session and all that hangs on it; a turn in flight vanishes with it."""
         async with self._db.tenant(caller.tenant_id) as tx:
             if await store.lock_head(tx, session_id) is None:
-                raise _no_session()
+                raise no_session()
+            ending = await close_vms(tx, session_id)
             await store.delete_session(tx, session_id)
         self._hub.deleted(session_id)
-        self._engine.forget(session_id)
+        self._engine().forget(session_id)
+        await self._reaper.end_soon(caller.tenant_id, ending)
 
     async def _accept(
         self, caller: Principal, session_id: str, message: NewMessage, once: Once | None
     ) -> tuple[dict[str, Any], LogRow | None, bool]:
-        if self._engine.draining:
+        if self._engine().draining:
             raise Unavailable("This process is shutting down; try again.", retry_after=1)
         message_id = new_id("msg")
         event = {
@@ -245,7 +265,7 @@ class Sessions:
             if accepted is None:
                 head = await store.lock_head(tx, session_id)
                 if head is None:
-                    raise _no_session()
+                    raise no_session()
                 raise Conflict(
                     f"The session is {head.status} and takes no messages.",
                     code=f"session_{head.status}",
@@ -274,14 +294,3 @@ class Sessions:
                 "dispatch failed",
                 extra={"action": "dispatch_failed", "error": type(exc).__name__},
             )
-
-
-def require_session_id(text: str) -> str:
-    """The id from a path; NotFound if it cannot be one, as for one that does not exist."""
-    if not is_id(text, "sess"):
-        raise _no_session()
-    return text
-
-
-def _no_session() -> PalError:
-    return NotFound("There is no such session.")

@@ -3,16 +3,21 @@
 The caller owns the transaction.
 """
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chalicelib.db import Tx, load_queries
-from chalicelib.sessions.rows import FinishedTurn, LogRow, Watch
+
+if TYPE_CHECKING:
+    # rows know of calls and of models, for which a process without a reader need not wait
+    from chalicelib.sessions.rows import FinishedTurn, LogRow, Watch
 
 _QUERIES: Final = load_queries(__file__, "log.sql")
 
 
-async def watch_session(tx: Tx, session_id: str, *, until: float) -> Watch | None:
+async def watch_session(tx: Tx, session_id: str, *, until: float) -> "Watch | None":
     """Register this process as a reader until the epoch second; None if there is no session."""
+    from chalicelib.sessions.rows import Watch
+
     row = await _one(tx, "watch_session", session_id=session_id, until=until)
     if row is None:
         return None
@@ -32,8 +37,10 @@ async def unwatch_session(tx: Tx, session_id: str, *, until: float) -> None:
     await tx.execute(_QUERIES["unwatch_session"], {"session_id": session_id, "until": until})
 
 
-async def read_events(tx: Tx, session_id: str, *, after: int, most: int) -> list[LogRow]:
+async def read_events(tx: Tx, session_id: str, *, after: int, most: int) -> "list[LogRow]":
     """The log behind `after`, in order."""
+    from chalicelib.sessions.rows import LogRow
+
     values = {"session_id": session_id, "after": after, "most": most}
     cur = await tx.execute(_QUERIES["read_events"], values)
     return [
@@ -56,8 +63,10 @@ async def first_event(tx: Tx, session_id: str, *, turn_id: str) -> int | None:
     return None if row is None or row[0] is None else int(row[0])
 
 
-async def finished_turn(tx: Tx, session_id: str, *, turn_id: str | None) -> FinishedTurn | None:
+async def finished_turn(tx: Tx, session_id: str, *, turn_id: str | None) -> "FinishedTurn | None":
     """How this turn, or with None the newest ended one, came out."""
+    from chalicelib.sessions.rows import FinishedTurn
+
     row = await _one(tx, "finished_turn", session_id=session_id, turn_id=turn_id)
     if row is None:
         return None

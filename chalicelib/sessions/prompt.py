@@ -16,7 +16,7 @@ from chalicelib.providers import ModelMessage, ModelRequest, ToolSpec
 from chalicelib.providers.counting import estimate_message, estimate_tokens
 from chalicelib.sessions.calls import NOT_RUN, UNKNOWN, Call, Round
 from chalicelib.sessions.rows import ClaimedTurn
-from chalicelib.shapes import rfc3339
+from chalicelib.texts import rfc3339
 from chalicelib.tools.offer import specs_text
 
 

@@ -10,13 +10,15 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
 from chalicelib.errors import InvalidField
 from chalicelib.ids import is_id
-from chalicelib.sessions.rows import LogRow
+
+if TYPE_CHECKING:
+    from chalicelib.sessions.rows import LogRow
 
 ENDS: Final = frozenset({"message_completed", "message_error"})
 
@@ -106,7 +108,7 @@ class Reader:
         self._queue: deque[FeedEvent] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def take_row(self, row: LogRow) -> None:
+    def take_row(self, row: "LogRow") -> None:
         """Take the next row of the log; one taken before changes nothing."""
         position = self.position
         if row.seq <= position.seq or self.closed:

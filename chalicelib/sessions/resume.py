@@ -9,7 +9,6 @@ from chalicelib.auth import Principal
 from chalicelib.db import Database
 from chalicelib.errors import PalError, TooManyRequests
 from chalicelib.sessions import log
-from chalicelib.sessions.ending import completed_data
 from chalicelib.sessions.hub import WATCH_SECONDS, Hub
 from chalicelib.sessions.reader import Position, Reader
 from chalicelib.sessions.rows import FinishedTurn, Watch
@@ -96,6 +95,9 @@ async def leave_stream(db: Database, caller: Principal, stream_id: str | None) -
 
 def finished_event(session_id: str, turn: FinishedTurn) -> tuple[str, str]:
     """(kind, data) of a turn's last event, made anew from the turn's row."""
+    # with all that ends a turn, for which few who open a stream have to wait
+    from chalicelib.sessions.ending import completed_data
+
     if turn.status == "completed":
         return "message_completed", completed_data(
             session_id=session_id,

@@ -18,14 +18,13 @@ from urllib.parse import unquote
 import orjson
 
 from chalicelib import config, telemetry
-from chalicelib.api import distillates, sessions
 from chalicelib.api.call import Answer, Call, error_answer, no_path
 from chalicelib.api.cors import cors_headers, preflight_headers
-from chalicelib.api.endpoint import OPERATIONS, REPLAYED, Operation, admit, name_of, serve
+from chalicelib.api.endpoint import OPERATIONS, REPLAYED, Operation, admit, serve
 from chalicelib.auth import Principal
 from chalicelib.errors import InvalidField, MethodNotAllowed, NotFound, PalError
 from chalicelib.services import Services, services
-from chalicelib.sessions.lifecycle import require_session_id
+from chalicelib.sessions.naming import require_session_id
 from chalicelib.sessions.reader import ENDS, Position, Reader
 from chalicelib.sessions.resume import enter_stream, leave_stream, open_events, replay_turn
 from chalicelib.sessions.rows import Watch
@@ -35,8 +34,6 @@ from chalicelib.stream.response import Streamed
 _log = logging.getLogger(__name__)
 
 _SESSION: Final = re.compile(r"/v1/sessions/([^/]+)/(events|messages)")
-_POST: Final[Operation] = OPERATIONS[name_of(sessions.post_message)]
-_DISTILL: Final[Operation] = OPERATIONS[name_of(distillates.distill)]
 COLLECTED_SECONDS: Final = 25.0
 
 
@@ -76,7 +73,7 @@ def streams(method: str, path: str) -> bool:
 
 async def _route(call: Call, ready: Services, *, collected: bool) -> Answer | Streamed:
     if call.path == "/v1/memory/distill":
-        return await serve(_DISTILL, call) if call.method == "POST" else _refuse("POST")
+        return await serve(_distill(), call) if call.method == "POST" else _refuse("POST")
     found = _SESSION.fullmatch(call.path)
     if found is None:
         raise no_path()
@@ -89,7 +86,20 @@ async def _route(call: Call, ready: Services, *, collected: bool) -> Answer | St
         return _refuse("POST")
     if "text/event-stream" in call.headers.get("accept", "").lower():
         return await _post_and_stream(call, ready, collected=collected)
-    return await serve(_POST, call)
+    return await serve(_post(), call)
+
+
+# the models of all bodies are a third of a cold start, and reading events takes none
+def _post() -> Operation:
+    from chalicelib.api.sessions import post_message
+
+    return OPERATIONS[post_message.__name__]
+
+
+def _distill() -> Operation:
+    from chalicelib.api.distillates import distill
+
+    return OPERATIONS[distill.__name__]
 
 
 def _refuse(allowed: str) -> Answer:
@@ -191,12 +201,14 @@ async def _until_quiet(
 
 
 async def _post_and_stream(call: Call, ready: Services, *, collected: bool) -> Streamed:
-    request = await admit(_POST, call)
+    from chalicelib.api.sessions import new_message
+
+    request = await admit(_post(), call)
     session_id = require_session_id(call.params["session_id"])
     telemetry.bind(session_id=session_id)
     headers = list(sse.HEADERS)
     reader, answer = await ready.sessions.post_and_follow(
-        request.caller, session_id, sessions.new_message(request.body), once=request.once
+        request.caller, session_id, new_message(request.body), once=request.once
     )
     if reader is None:
         reader = await replay_turn(

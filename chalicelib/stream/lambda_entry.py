@@ -4,13 +4,33 @@ Takes a function URL's event (payload 2.0) and a REST API's (1.0).
 """
 
 import base64
-from typing import Any
+import os
+from importlib import import_module
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from chalicelib.api.app import new_request_id
 from chalicelib.api.call import Call
 from chalicelib.stream.handler import respond
 from chalicelib.stream.response import LambdaContext, Streamed
+
+# what the parts of a turn import when they are first asked for
+_OF_TURNS: Final = (
+    "aiohttp",
+    "chalicelib.api.distillates",
+    "chalicelib.api.sessions",
+    "chalicelib.loglines",
+    "chalicelib.memory.tooling",
+    "chalicelib.providers.openai",
+    "chalicelib.sessions.contexts",
+    "chalicelib.sessions.engine",
+    "chalicelib.sessions.produce",
+    "chalicelib.tools.toolbox",
+)
+if os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "provisioned-concurrency":
+    # made ready before anyone calls: the first turn is not to wait for them
+    for _name in _OF_TURNS:
+        import_module(_name)
 
 
 async def handler(event: dict[str, Any], context: LambdaContext) -> Streamed:

@@ -13,6 +13,7 @@ break as its body, except where HTTP forbids a body (204, 304): there no reader 
 """
 
 import asyncio
+import gc
 import importlib
 import json
 import logging
@@ -208,7 +209,9 @@ def main() -> None:
     api = os.environ["AWS_LAMBDA_RUNTIME_API"]
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
+            gc.disable()  # what is imported stays, and need not be looked through over and over
             handler = load_handler(name)
+            gc.enable()
         except (Exception, SystemExit) as exc:
             logger.critical("the handler cannot be loaded", exc_info=exc)
             runner.run(RuntimeApi(api).init_error(type(exc).__name__, _NOT_STARTED))

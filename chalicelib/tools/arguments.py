@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any, Final, NoReturn
 
-from chalicelib.shapes import is_storable
+from chalicelib.texts import is_storable
 from chalicelib.tools.schema import Checker
 
 _CHARACTERS_AT_MOST: Final = 100_000

@@ -1,4 +1,4 @@
-"""One entry of an agent's `tools`, as it is sent and kept: five kinds, told apart by `kind`.
+"""One entry of an agent's `tools`, as it is sent and kept: each kind told apart by `kind`.
 
 What can be refused when an agent is saved is refused here, with the field's name, so that a turn
 does not fail over it later. Whether a host may be called and a function be invoked is the
@@ -22,11 +22,13 @@ from pydantic import (
 )
 
 from chalicelib.outbound import Refused, read_url
-from chalicelib.shapes import In, JsonObject, Text, is_storable, wrong_at
+from chalicelib.shapes import In, JsonObject, Text, wrong_at
+from chalicelib.texts import is_storable
 from chalicelib.tools import templates
 from chalicelib.tools.base import Approval
 from chalicelib.tools.builtin import BUILTINS
 from chalicelib.tools.headers import Headers
+from chalicelib.tools.microvm import CALLS
 from chalicelib.tools.schema import schema_fault
 
 _BODY_BYTES_AT_MOST: Final = 64 * 1024
@@ -168,11 +170,27 @@ class LambdaTool(Definition):
         return function
 
 
+class MicrovmTool(Definition):
+    """Work in the session's microVM, by its name; for agents with `isolation: "microvm"`."""
+
+    kind: Literal["microvm"]
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in CALLS:
+            raise ValueError(
+                f"is nothing that a microVM does; there are {', '.join(sorted(CALLS))}"
+            )
+        return name
+
+
 _MODELS: Final[dict[str, type[Definition]]] = {
     "builtin": BuiltinTool,
     "http": HttpTool,
     "mcp": McpTool,
     "lambda": LambdaTool,
+    "microvm": MicrovmTool,
 }
 
 
@@ -181,8 +199,6 @@ def _of_its_kind(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     if not isinstance(value, dict):
         return validate(value)
     kind = value.get("kind")
-    if kind == "microvm":
-        raise wrong_at(("kind",), "is not available yet: sessions have no microVM to run code in")
     model = _MODELS.get(kind) if isinstance(kind, str) else None
     if model is None:
         raise wrong_at(("kind",), f"must be one of {', '.join(_MODELS)}")
@@ -190,7 +206,7 @@ def _of_its_kind(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 
 ToolDefinition = Annotated[
-    BuiltinTool | HttpTool | McpTool | LambdaTool,
+    BuiltinTool | HttpTool | McpTool | LambdaTool | MicrovmTool,
     Field(discriminator="kind"),
     WrapValidator(_of_its_kind),
 ]

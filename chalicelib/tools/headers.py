@@ -11,7 +11,8 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from chalicelib.shapes import Text, printable, wrong_at
+from chalicelib.shapes import Text, wrong_at
+from chalicelib.texts import printable
 from chalicelib.tools.base import ToolFailed
 
 ReadSecret = Callable[[str, str], Awaitable[str | None]]

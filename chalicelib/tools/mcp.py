@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chalicelib.outbound import Refused
 from chalicelib.providers.base import ToolSpec
-from chalicelib.shapes import is_storable
+from chalicelib.texts import is_storable
 from chalicelib.tools.base import Run, Tool, ToolContext, ToolFailed
 from chalicelib.tools.excerpt import beginning, clean
 from chalicelib.tools.headers import fill_headers

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 from chalicelib.providers.base import ToolSpec
 from chalicelib.tools.builtin import BUILTINS
-from chalicelib.tools.definitions import BuiltinTool, Definition, HttpTool, LambdaTool, McpTool
+from chalicelib.tools.definitions import (
+    BuiltinTool,
+    Definition,
+    HttpTool,
+    LambdaTool,
+    McpTool,
+    MicrovmTool,
+)
+from chalicelib.tools.microvm import CALLS
 
 
 def offered_names(definitions: Sequence[Definition], *, read_only: bool) -> tuple[str, ...]:
@@ -40,6 +48,9 @@ def _spec(definition: Definition) -> ToolSpec | None:
     if isinstance(definition, BuiltinTool):
         builtin = BUILTINS[definition.name]
         text, schema = definition.description or builtin.description, dict(builtin.parameters)
+    elif isinstance(definition, MicrovmTool):
+        made = CALLS[definition.name]
+        text, schema = definition.description or made.description, dict(made.parameters)
     elif isinstance(definition, HttpTool | LambdaTool):
         text, schema = definition.description or "", definition.parameters
     else:
@@ -50,4 +61,6 @@ def _spec(definition: Definition) -> ToolSpec | None:
 def _read_only(definition: Definition) -> bool:
     if isinstance(definition, BuiltinTool):
         return BUILTINS[definition.name].read_only
+    if isinstance(definition, MicrovmTool):
+        return CALLS[definition.name].read_only
     return definition.read_only or isinstance(definition, McpTool)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from chalicelib.config import Settings
 from chalicelib.outbound import Guard
@@ -24,7 +24,11 @@ from chalicelib.tools.http import http_tools
 from chalicelib.tools.lambda_ import lambda_tools
 from chalicelib.tools.masking import Masking
 from chalicelib.tools.memory import MemoryTools
+from chalicelib.tools.microvm import microvm_tools
 from chalicelib.tools.schema import Checker
+
+if TYPE_CHECKING:
+    from chalicelib.isolation.keeper import Machines
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +45,8 @@ async def _no_secret(_tenant_id: str, _name: str) -> str | None:
 class ToolDeps:
     """What tools are made with. `secret` takes a tenant's id and the secret's name.
 
-    `memory` is what `remember` and `recall` use; without it they fail.
+    `memory` is what `remember` and `recall` use, `machines` what `microvm` tools do; without them
+    they fail.
     `masking` and `closing` are each toolbox's own: the secrets that were read, and what its tools
     hold open, to be closed with it (from another task, maybe, than it was opened in).
     """
@@ -50,6 +55,7 @@ class ToolDeps:
     guard: Guard
     secret: ReadSecret
     memory: MemoryTools | None = None
+    machines: "Machines | None" = None
     masking: Masking = field(default_factory=lambda: Masking(_no_secret))
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -73,6 +79,7 @@ KINDS: Final[dict[str, Factory]] = {
     "http": http_tools,
     "mcp": _mcp_tools,
     "lambda": lambda_tools,
+    "microvm": microvm_tools,
 }
 """How the tools of each kind of definition are made."""
 

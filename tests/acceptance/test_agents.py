@@ -262,7 +262,8 @@ WRONG = [
     ({"tools": [SERVER, {**WEATHER, "name": "maps__find"}]}, "tools.1.name"),
     ({"tools": [SERVER, WEATHER, {**SERVER, "url": "https://other.example"}]}, "tools.2.name"),
     ({"tools": [{**CLOCK, "name": "clock"}]}, "tools.0.name"),
-    ({"tools": [{"kind": "microvm", "name": "run"}]}, "tools.0.kind"),
+    ({"tools": [{"kind": "microvm", "name": "run_code"}]}, "tools.0.kind"),
+    ({"tools": [CLOCK, {"kind": "microvm", "name": "run"}]}, "tools.1.name"),
     ({"tools": [{**WEATHER, "url": "https://weather.example/{town}"}]}, "tools.0.url"),
     ({"tools": [{**WEATHER, "parameters": {"type": "table"}}]}, "tools.0.parameters.type"),
     ({"isolation": "docker"}, "isolation"),
@@ -298,13 +299,15 @@ def test_a_wrong_field_is_named(http: Door, stack: Stack, tenant: tuple[str, str
 
 
 def test_reasons_tell_what_to_do(http: Door) -> None:
-    """Lost if red: who is refused for what the contract promises is told that it is yet to come."""
+    """Lost if red: who is refused is told what else to set, or to whom to turn."""
 
     def reason(**wrong: Any) -> str:
         body = refused(http.call("POST", "/v1/agents", {"name": "x", **wrong}), 422)
         return str(body["details"][0]["reason"])
 
-    assert "not available yet" in reason(isolation="microvm")
+    assert "PAL_ISOLATION is off" in reason(isolation="microvm")
+    code = {"kind": "microvm", "name": "run_code"}
+    assert 'isolation "microvm"' in reason(tools=[CLOCK, code])
     assert "nobody" in reason(models={"primary": ["nobody:x"]})
     assert "another tool" in reason(tools=[CLOCK, CLOCK])
 

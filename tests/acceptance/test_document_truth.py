@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from chalicelib.config import Secret
 from tests.conftest import open_door
+from tests.fakes.machines import Cloud
 from tests.fakes.openai_replies import Call
 from tests.fakes.openai_server import FakeOpenAI
 from tests.fakes.openai_server import Reply as Scripted
@@ -54,8 +55,9 @@ AGENT: dict[str, Any] = {
         },
         {"kind": "mcp", "name": "maps", "url": "https://maps.example", "tools": ["find"]},
         {"kind": "lambda", "name": "run", "function": "pal-tool-run"},
+        {"kind": "microvm", "name": "run_code", "approval": "always", "timeout": 60},
     ],
-    "isolation": "none",
+    "isolation": "microvm",
     "context": "compact",
     "memory": {"inject": False, "tokenBudget": 100},
     "maxToolRounds": 2,
@@ -133,10 +135,10 @@ class Document:
 
 @pytest.mark.parametrize("kind", ["http", "chalice", "rest-api"])
 def test_every_answer_is_as_the_document_says(
-    kind: str, make_stack: Callable[..., Stack], provider: FakeOpenAI
+    kind: str, make_stack: Callable[..., Stack], provider: FakeOpenAI, cloud: Cloud
 ) -> None:
     """Lost if red: clients made from the document, which cannot read what the API sends."""
-    stack = make_stack(vault_key=VAULT_KEY, memory_distill=True)
+    stack = make_stack(vault_key=VAULT_KEY, memory_distill=True, isolation="scripted")
     door = open_door(kind, stack, stack.key)
     nobody = open_door(kind, stack, "")
     _, weak_key = stack.make_key("chats")
@@ -211,7 +213,7 @@ def test_every_answer_is_as_the_document_says(
     assert ask("GET", agent).status == 200
     assert ask("GET", "/v1/agents").status == 200
     assert ask("PUT", agent, {**AGENT, "description": "x"}).status == 200
-    assert ask("PUT", agent, {"isolation": "microvm"}).status == 422
+    assert ask("PUT", agent, {"isolation": "docker"}).status == 422
     keys = {"openai@own": {"apiKey": "a-key-of-its-own", "baseUrl": "https://x.example"}}
     providers, secret = "/v1/admin/providers", "/v1/admin/secrets/{name}"
     assert ask("PUT", providers, {"providers": {**keys, "openai": {"apiKey": "k"}}}).status == 200

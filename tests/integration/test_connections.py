@@ -13,7 +13,7 @@ import pytest
 
 from chalicelib.config import Secret
 from chalicelib.db import Database, Tx
-from chalicelib.db.pool import CONNECTION
+from chalicelib.db.login import CONNECTION
 from chalicelib.db.queries import load_queries
 from chalicelib.errors import Unavailable
 from chalicelib.gateway.postgres import embedded, prepare

@@ -78,6 +78,13 @@ def use_everything(stack: Stack, key: str, provider: FakeOpenAI) -> EventStream:
         " WHERE session_id = %s",
         session,
     )
+    # no VM is started here, so this row stands for one that could not be ended yet
+    stack.database.rows(
+        "INSERT INTO pal.session_vms (id, tenant_id, session_id, driver, state, reason)"
+        " SELECT 'vm_' || id, tenant_id, id, 'other', 'ending', 'closed' FROM pal.sessions"
+        " WHERE id = %s",
+        session,
+    )
     # what came of the session, and its state
     stack.node.run(stack.node.services.engine.wait_idle())
     if not stack.database.one(

@@ -1,18 +1,17 @@
-"""The app as `chalice package` makes it, and as Lambda lays it out."""
+"""The app as `scripts/package` makes it, and as Lambda lays it out."""
 
 import importlib.util
+import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from scripts.packagelib import WheelsUnavailable, make
 from tests.support.skipping import skip_except_in_ci
 
 ROOT = Path(__file__).parents[2]
@@ -22,10 +21,6 @@ NOT_COPIED = shutil.ignore_patterns(
     *(".git", ".venv", ".pal", ".cache", ".*_cache", ".hypothesis", "__pycache__", "*.pyc"),
     *(".venv-llm", "node_modules", "build", "dist", "deployments", "deployed"),
 )
-# what infra/resources.yaml tells whoever packages to set
-PACKAGING = {"PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_DEPS": "1"}
-# how Chalice ends when pip cannot download
-OUT_OF_REACH = ("Could not satisfy the requirement", "PackageDownloadError")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +37,7 @@ class Package:
 
     @property
     def layer(self) -> Path:
+        """The layer of every function."""
         return self.folder / "layer-deployment.zip"
 
     def properties(self, resource: str) -> dict[str, Any]:
@@ -56,8 +52,14 @@ class Package:
             if resource.get("Type") == "AWS::Serverless::Function"
         }
 
+    def variables(self, function: str) -> dict[str, Any]:
+        """The environment of a function, what all of them have included."""
+        shared = self.template["Globals"]["Function"]["Environment"]["Variables"]
+        own = self.properties(function).get("Environment", {}).get("Variables", {})
+        return {**shared, **own}
+
     def statements(self, function: str) -> dict[str, dict[str, Any]]:
-        """What the role of a function allows, by Sid."""
+        """What the role of a function says, by Sid."""
         role, _ = self.properties(function)["Role"]["Fn::GetAtt"]
         (policy,) = self.properties(role)["Policies"]
         return {one["Sid"]: one for one in policy["PolicyDocument"]["Statement"]}
@@ -67,6 +69,7 @@ class Package:
         return {
             (action, self.text(resource))
             for one in self.statements(function).values()
+            if one["Effect"] == "Allow"
             for action in one["Action"]
             for resource in (
                 one["Resource"] if isinstance(one["Resource"], list) else [one["Resource"]]
@@ -74,9 +77,9 @@ class Package:
         }
 
     def text(self, value: Any) -> str:
-        """A string, with the stage put in for the parameter."""
+        """A string, with the stage put in for the parameter and all else left as it is named."""
         text = value if isinstance(value, str) else value["Fn::Sub"]
-        return str(text).replace("${Stage}", self.stage)
+        return str(text if isinstance(text, str) else text[0]).replace("${Stage}", self.stage)
 
 
 def copy_checkout(place: Path) -> Path:
@@ -84,37 +87,15 @@ def copy_checkout(place: Path) -> Path:
     return shutil.copytree(ROOT, place, ignore=NOT_COPIED, symlinks=True)
 
 
-def make_package(
-    stage: str, source: Path, folder: Path, *, layer_of: Package | None = None
-) -> Package:
-    """What `chalice package` makes of a copy of `source`, with another stage's layer if told."""
+def make_package(stage: str, source: Path, folder: Path) -> Package:
+    """What `scripts/package` makes of `source`; the layers come from its cache if they can."""
     if importlib.util.find_spec("chalice") is None:
         skip_except_in_ci("chalice is not installed")
-    checkout = shutil.copytree(source, folder / "checkout", symlinks=True)
-    if layer_of is not None:
-        made = checkout / ".chalice/deployments"
-        made.mkdir()
-        for layer in (layer_of.folder.parent / ".chalice/deployments").glob("managed-layer-*"):
-            shutil.copy(layer, made)
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "PAL_", "PYTHON"))}
-    command = [str(Path(sys.executable).with_name("chalice")), "package", "--stage", stage]
-    done = subprocess.run(
-        [*command, "--merge-template", "infra/resources.yaml", "out"],
-        cwd=checkout,
-        env={**own, **PACKAGING, "AWS_DEFAULT_REGION": "eu-west-1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    for line in done.stdout.splitlines():
-        if any(sign in line for sign in OUT_OF_REACH):
-            skip_except_in_ci(
-                f"the package index does not give what requirements.txt names: {line}"
-            )
-    assert done.returncode == 0, done.stdout
-    template = yaml.safe_load((checkout / "out/sam.yaml").read_text())
-    return Package(stage=stage, folder=checkout / "out", template=template)
+    try:
+        made = make(stage, folder / "out", source=source)
+    except WheelsUnavailable as exc:
+        skip_except_in_ci(f"the package index does not give what is pinned: {exc}")
+    return Package(stage=stage, folder=made.folder, template=json.loads(made.template.read_text()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +116,7 @@ class Unpacked:
 
 
 def unpack(package: Package, folder: Path) -> Unpacked:
-    """Lay the package out in this folder."""
+    """Lay the code and the layer of every function out in this folder."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         skip_except_in_ci("the layer is built for Linux on x86-64, which this machine is not")
     made = Unpacked(task=folder / "task", layer=folder / "opt", python=folder / "bin" / PYTHON)

@@ -67,7 +67,12 @@ def test_defaults_are_not_shared() -> None:
         pytest.param({"voice": "low"}, {}, id="field-of-tomorrow"),
         pytest.param({"systemPrompt": 7}, {"systemPrompt": None}, id="other-type"),
         pytest.param({"context": "sliding"}, {"context": None}, id="word-of-tomorrow"),
-        pytest.param({"isolation": "microvm"}, {"isolation": None}, id="microvm"),
+        pytest.param({"isolation": "docker"}, {"isolation": None}, id="isolation-of-tomorrow"),
+        pytest.param(
+            {"tools": [{"kind": "microvm", "name": "run_code"}, CLOCK]},
+            {"tools": [CLOCK]},
+            id="microvm-without-isolation",
+        ),
         pytest.param({"maxToolRounds": 50}, {"maxToolRounds": None}, id="bound-of-tomorrow"),
         pytest.param({"memory": {"depth": 3}}, {"memory": None}, id="part-of-tomorrow"),
         pytest.param({"labels": {"a": 1}}, {"labels": None}, id="wrong-label"),

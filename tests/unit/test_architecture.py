@@ -22,9 +22,11 @@ FLOORS = (
         "rules",
         "ids",
         "errors",
+        "texts",
         "shapes",
         "auth",
         "idempotency",
+        "loglines",
         "telemetry",
         "bridge",
         "db",
@@ -34,8 +36,8 @@ FLOORS = (
     ),
     ("providers", "tools", "isolation", "embeddings"),
     ("sessions", "agents", "context", "memory", "channels"),
-    ("services",),
-    ("api", "stream", "jobs", "gateway", "cli"),
+    ("parts", "services"),
+    ("api", "stream", "jobs", "administration", "gateway", "cli"),
 )
 WAYS_IN = FLOORS[-1]
 

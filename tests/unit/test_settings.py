@@ -24,6 +24,7 @@ FIELDS = [spec for spec in fields(Settings) if "about" in spec.metadata]
 FREE = {
     "host",
     "data_dir",
+    "database_master_secret",
     "dev_key",
     "embeddings_model",
     "kms_key",
@@ -161,6 +162,7 @@ def test_variables_by_their_older_names_are_read() -> None:
     assert OLDER == {
         "memory_distill": "LANTERN_MEMORY_DISTILL",
         "memory_distill_interval": "LANTERN_MEMORY_DISTILL_INTERVAL",
+        "session_vm_idle_ttl": "LANTERN_SESSION_VM_IDLE_TTL",
     }
     older = {"LANTERN_MEMORY_DISTILL": "true", "LANTERN_MEMORY_DISTILL_INTERVAL": "1h30m"}
     found = load_settings(older)
@@ -351,7 +353,7 @@ def test_secrets_do_not_print() -> None:
 def test_what_holds_a_secret_is_one() -> None:
     """Lost if red: a new key or connection that prints."""
     telling = re.compile(r"key$|secret|password|token$|database.*url")
-    names_of_one = {"kms_key", "provider_secret"}
+    names_of_one = {"database_master_secret", "kms_key", "provider_secret"}
     texts = [spec.name for spec in fields(Settings) if spec.type is str]
     assert [name for name in texts if telling.search(name) and name not in names_of_one] == SECRETS
     assert isinstance(ProviderSettings.api_key, Secret)

@@ -12,9 +12,11 @@ from chalicelib.tools.definitions import (
     HttpTool,
     LambdaTool,
     McpTool,
+    MicrovmTool,
     ToolDefinition,
     offered_name,
 )
+from chalicelib.tools.toolbox import KINDS
 
 
 class Agent(In):
@@ -39,6 +41,7 @@ POST = {**HTTP, "method": "POST"}
 MCP = {"kind": "mcp", "name": "notes", "url": "https://mcp.example.com/mcp"}
 LAMBDA = {"kind": "lambda", "name": "sum", "function": "pal-tool-sum", "parameters": SCHEMA}
 BUILTIN = {"kind": "builtin", "name": "current_time"}
+MICROVM = {"kind": "microvm", "name": "run_code"}
 
 
 def read(**tool: Any) -> Definition:
@@ -65,7 +68,13 @@ def nested(depth: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("tool", "model"),
-    [(BUILTIN, BuiltinTool), (HTTP, HttpTool), (MCP, McpTool), (LAMBDA, LambdaTool)],
+    [
+        (BUILTIN, BuiltinTool),
+        (HTTP, HttpTool),
+        (MCP, McpTool),
+        (LAMBDA, LambdaTool),
+        (MICROVM, MicrovmTool),
+    ],
 )
 def test_every_kind_is_read_with_cautious_defaults(
     tool: dict[str, Any], model: type[Definition]
@@ -91,7 +100,9 @@ def test_what_every_kind_may_say_is_read() -> None:
     assert (found.timeout, found.description) == (2.0, "Adds up.")
 
 
-@pytest.mark.parametrize("tool", [BUILTIN, HTTP, POST | {"body": {"q": "{city}"}}, MCP, LAMBDA])
+@pytest.mark.parametrize(
+    "tool", [BUILTIN, HTTP, POST | {"body": {"q": "{city}"}}, MCP, LAMBDA, MICROVM]
+)
 def test_what_was_read_is_written_as_it_came(tool: dict[str, Any]) -> None:
     """Lost if red: a stored agent that is not the one that was saved."""
     agent = Agent.model_validate({"tools": [tool]})
@@ -104,16 +115,20 @@ def test_the_union_has_a_schema_for_the_api_document() -> None:
     """Lost if red: tools in the API document, by which clients are made."""
     schema = TypeAdapter(ToolDefinition).json_schema()
     assert schema["discriminator"]["propertyName"] == "kind"
-    assert set(schema["discriminator"]["mapping"]) == {"builtin", "http", "mcp", "lambda"}
+    assert set(schema["discriminator"]["mapping"]) == set(KINDS)
 
 
 @pytest.mark.parametrize(
     ("change", "where", "why"),
     [
-        pytest.param({"kind": "microvm"}, "kind", "not available yet", id="microvm"),
-        pytest.param({"kind": "soap"}, "kind", "builtin, http, mcp, lambda", id="unknown-kind"),
-        pytest.param({"kind": None}, "kind", "builtin, http, mcp, lambda", id="no-kind"),
-        pytest.param({"kind": ["http"]}, "kind", "builtin, http, mcp, lambda", id="odd-kind"),
+        pytest.param({"kind": "microvm"}, "name", "run_code", id="no-work-of-a-microvm"),
+        pytest.param(
+            {"kind": "soap"}, "kind", "builtin, http, mcp, lambda, microvm", id="unknown-kind"
+        ),
+        pytest.param({"kind": None}, "kind", "builtin, http, mcp, lambda, microvm", id="no-kind"),
+        pytest.param(
+            {"kind": ["http"]}, "kind", "builtin, http, mcp, lambda, microvm", id="odd-kind"
+        ),
         pytest.param({"name": "two words"}, "name", "pattern", id="name-with-a-space"),
         pytest.param({"name": "é"}, "name", "pattern", id="name-not-ascii"),
         pytest.param({"name": "a" * 65}, "name", "pattern", id="name-too-long"),

@@ -18,7 +18,7 @@ from typing import Any, Final
 from chalicelib.memory.distill.shapes import Answer, Item
 from chalicelib.memory.topics import fold_topic
 from chalicelib.providers.asking import Repeated, UnreadableAnswer, read_object
-from chalicelib.shapes import is_storable
+from chalicelib.texts import is_storable
 
 CONFIDENCE_AT_LEAST: Final = 0.60
 TOPIC_AT_MOST: Final = 80

@@ -19,7 +19,7 @@ from chalicelib.providers.asking import (
     list_schema,
     read_object,
 )
-from chalicelib.shapes import is_storable
+from chalicelib.texts import is_storable
 
 MAX_TOKENS: Final = 2_000
 

@@ -1,0 +1,1 @@
+"""scripts/bench-coldstart: what starts of the packaged functions cost."""

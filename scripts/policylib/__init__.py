@@ -1,0 +1,1 @@
+"""scripts/check-policies: each function may do what it does, and no more."""

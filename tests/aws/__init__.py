@@ -1,0 +1,1 @@
+"""The stack on an emulator of AWS: LocalStack where LOCALSTACK_HOST answers, else moto's server."""

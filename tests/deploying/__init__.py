@@ -1,0 +1,1 @@
+"""`scripts/deploy` against an AWS account in memory."""
