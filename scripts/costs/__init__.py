@@ -1,0 +1,1 @@
+"""What the stack costs a month, from list prices and what a turn was measured to take."""
