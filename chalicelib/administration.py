@@ -44,7 +44,8 @@ async def administer_keys(owner: Login, order: Any) -> dict[str, str]:
             made = await _create(db, wanted.create)
         if wanted.revoke is not None:
             key_id = wanted.revoke.keyId
-            await auth.revoke_key(db, tenant_id=wanted.revoke.tenantId, key_id=key_id)
+            tenant_id = await auth.find_tenant(db, wanted.revoke.tenantId)
+            await auth.revoke_key(db, tenant_id=tenant_id, key_id=key_id)
             made["revoked"] = key_id
         return made
     finally:

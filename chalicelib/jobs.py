@@ -1,8 +1,10 @@
 """Functions that no caller waits for: turns, the sweep, memory's own work, the database's."""
 
+import logging
 import os
 import time
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import orjson
 from chalice.app import Blueprint, CloudWatchEvent, Rate, SQSEvent
@@ -14,6 +16,9 @@ from chalicelib.db.master import bootstrap_as_master
 from chalicelib.db.migrate import migrate as apply_migrations
 from chalicelib.services import services
 
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 blueprint = Blueprint(__name__)
 
 # part of the package, so they are read where Chalice imports this to package it
@@ -23,6 +28,18 @@ _PASSES_AT_ONCE = 10
 _INDEX_SECONDS = 45.0
 _UNCLAIMED_SECONDS = 60.0
 _REAP_SECONDS = 10.0
+
+
+class FunctionBroke(Exception):
+    """An invocation failed: Lambda logs an exception's text, so this names the class alone."""
+
+
+def _run(coro: Coroutine[Any, Any, T]) -> T:
+    try:
+        return bridge.run(coro)
+    except Exception as exc:
+        _log.exception("a function broke", extra={"action": "function_broke"})
+        raise FunctionBroke(type(exc).__name__) from None
 
 
 @blueprint.on_sqs_message(queue=_TURNS_QUEUE, batch_size=1, name="turn_worker")
@@ -36,7 +53,7 @@ def turn_worker(event: SQSEvent) -> None:
     """
     for record in event:
         message = orjson.loads(record.body)
-        bridge.run(_run_turn(message["tenantId"], message["sessionId"]))
+        _run(_run_turn(message["tenantId"], message["sessionId"]))
 
 
 async def _run_turn(tenant_id: str, session_id: str) -> None:
@@ -49,7 +66,7 @@ async def _run_turn(tenant_id: str, session_id: str) -> None:
 @blueprint.schedule(Rate(1, unit=Rate.MINUTES), name="sweep")
 def sweep(event: CloudWatchEvent) -> dict[str, int]:
     """End what lapsed or lies idle, dispatch unclaimed turns, delete what has expired."""
-    return bridge.run(_sweep())
+    return _run(_sweep())
 
 
 async def _sweep() -> dict[str, int]:
@@ -67,7 +84,7 @@ def memory_tick(event: CloudWatchEvent) -> dict[str, int]:
     """Send the tenants whose pass is due to the queue; while distillation is off, do nothing."""
     if not settings().memory_distill:
         return {"tenants": 0}
-    return {"tenants": bridge.run(_memory_tick())}
+    return {"tenants": _run(_memory_tick())}
 
 
 async def _memory_tick() -> int:
@@ -87,7 +104,7 @@ def memory_worker(event: SQSEvent) -> None:
     """
     for record in event:
         message = orjson.loads(record.body)
-        bridge.run(_run_slice(message["tenantId"], only=message.get("only")))
+        _run(_run_slice(message["tenantId"], only=message.get("only")))
 
 
 async def _run_slice(tenant_id: str, *, only: str | None) -> None:
@@ -107,7 +124,7 @@ def memory_index(event: CloudWatchEvent) -> dict[str, int]:
     """Make vectors that lack, for most of the minute; without embeddings, do nothing."""
     if settings().embeddings == "off":
         return {"vectors": 0}
-    return {"vectors": bridge.run(_fill_index())}
+    return {"vectors": _run(_fill_index())}
 
 
 async def _fill_index() -> int:

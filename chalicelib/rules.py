@@ -97,12 +97,17 @@ QUEUE: Final = Rule(read=_read_queue, allowed="1 to 80 letters, digits, - and _"
 
 
 def _read_postgres(text: str) -> Secret:
-    if not re.match(r"postgres(ql)?://", text):
+    # what else is wrong libpq tells, but of these it quotes the password
+    if not re.fullmatch(r"postgres(ql)?://([^\s%]|%[0-9A-Fa-f]{2})*", text):
         raise ValueError(text)
     return Secret(text)
 
 
-POSTGRES: Final = Rule(read=_read_postgres, allowed="a postgresql:// URL", shown=False)
+POSTGRES: Final = Rule(
+    read=_read_postgres,
+    allowed="a postgresql:// URL (odd characters as %xx)",
+    shown=False,
+)
 
 
 def _read_base_url(text: str) -> str:

@@ -128,20 +128,21 @@ def _region_of(host: str) -> str:
 
 
 def _ask_botocore() -> Credentials:
-    from botocore.exceptions import BotoCoreError
-
     try:
-        found = _session_credentials()
-        frozen = None if found is None else found.get_frozen_credentials()
-    except BotoCoreError as exc:
+        frozen = _session_credentials().get_frozen_credentials()
+    # botocore lets through whatever its ways to credentials raise: STS's refusals, a RuntimeError
+    except Exception as exc:
         raise psycopg.OperationalError("AWS gives no credentials") from exc
-    if frozen is None:
-        raise psycopg.OperationalError("there are no AWS credentials")
     return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
 
 
 @cache
 def _session_credentials() -> Any:
+    """An object that renews what it holds; raises where there is none, which may be for now."""
+    from botocore.exceptions import NoCredentialsError
     from botocore.session import Session
 
-    return Session().get_credentials()  # an object that renews what it holds
+    found = Session().get_credentials()
+    if found is None:  # also of a machine whose metadata service did not answer in time
+        raise NoCredentialsError
+    return found

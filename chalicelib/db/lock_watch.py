@@ -54,14 +54,19 @@ async def _watch(login: Login, pid: int, longest: float, found: list[str]) -> No
     clock = asyncio.get_running_loop().time
     since: float | None = clock()
     await asyncio.sleep(longest / 5)  # nearly every migration is over by then
-    async with await login.connect() as conn:
-        while not found:
-            held = await (await conn.execute(_HELD, (pid,))).fetchone()
-            if held is None:
-                since = None
-            elif since is None:
-                since = clock()
-            elif clock() - since >= longest:
-                found.append(held[0])
-                await conn.execute("SELECT pg_cancel_backend(%s)", (pid,))
-            await asyncio.sleep(_EVERY)
+    while not found:
+        try:
+            async with await login.connect() as conn:
+                while not found:
+                    held = await (await conn.execute(_HELD, (pid,))).fetchone()
+                    if held is None:
+                        since = None
+                    elif since is None:
+                        since = clock()
+                    elif clock() - since >= longest:
+                        found.append(held[0])
+                        await conn.execute("SELECT pg_cancel_backend(%s)", (pid,))
+                    await asyncio.sleep(_EVERY)
+        except psycopg.OperationalError:
+            found.clear()  # a server that is full, or drops this connection, does not end the watch
+        await asyncio.sleep(_EVERY)

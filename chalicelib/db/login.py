@@ -53,8 +53,10 @@ class Login:
         changes: dict[str, str] = {}
         self._tokens: Tokens | None = None
         if iam:
-            server = str(parts.get("host") or ""), int(parts.get("port") or 5432)
-            self._tokens = tokens(*server, str(parts.get("user") or ""))
+            host, port = str(parts.get("host") or ""), str(parts.get("port") or 5432)
+            if not port.isdecimal() or "," in host:
+                raise psycopg.ProgrammingError("a token is for one host and one port")
+            self._tokens = tokens(host, int(port), str(parts.get("user") or ""))
             changes = {"sslmode": "verify-full", "sslrootcert": "system"}
             changes = {name: value for name, value in changes.items() if name not in parts}
         if "system" in (changes.get("sslrootcert"), parts.get("sslrootcert")):

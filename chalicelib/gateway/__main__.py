@@ -26,7 +26,7 @@ def main() -> int:
             raise SettingsError("PAL_DATABASE_URL must be a postgresql:// URL; it is not set.")
         try:
             missing = asyncio.run(pending(Login(ours.database_url, iam=ours.database_iam)))
-        except psycopg.OperationalError as exc:
+        except psycopg.Error as exc:  # its text may quote the URL
             raise SettingsError("PAL_DATABASE_URL cannot be connected to.") from exc
         if missing:
             raise SettingsError(f"The database lacks migrations: {', '.join(missing)}.")

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 from chalicelib.config import Settings
 from chalicelib.isolation.aws_calls import Calls, Conflict
 from chalicelib.isolation.aws_endpoint import Reply, Tokens, Unreached, address, send
-from chalicelib.isolation.base import Listed, Machine, MachineGone, MachineUnavailable
+from chalicelib.isolation.base import (
+    Listed,
+    Machine,
+    MachineGone,
+    MachineSilent,
+    MachineUnavailable,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -104,7 +110,7 @@ class AwsDriver:
             async with asyncio.timeout(timeout):
                 return await self._ask(machine, path, body)
         except TimeoutError as exc:
-            raise MachineUnavailable(f"The microVM did not answer in {timeout:g} s.") from exc
+            raise MachineSilent(f"The microVM did not answer in {timeout:g} s.") from exc
 
     async def terminate(self, machine_id: str) -> None:
         """End the VM; AWS does it within seconds."""

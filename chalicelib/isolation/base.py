@@ -24,6 +24,10 @@ class MachineUnavailable(Exception):
     """The driver could not do it now; the message is a sentence without internals."""
 
 
+class MachineSilent(MachineUnavailable):
+    """No answer came within the time that was given."""
+
+
 class AgentRefused(Exception):
     """The agent would not do it (no such file, too large); the message is one for the model."""
 
@@ -81,7 +85,8 @@ class Driver(Protocol):
     ) -> dict[str, Any]:
         """The agent's answer to a POST of `body`; a suspended VM is resumed for it.
 
-        `timeout` in seconds is for the whole of it. Raises MachineGone and AgentRefused.
+        `timeout` in seconds is for the whole of it, and MachineSilent says that it was up. Raises
+        MachineGone and AgentRefused too.
         """
         ...
 

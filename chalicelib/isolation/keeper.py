@@ -21,6 +21,7 @@ from chalicelib.isolation.base import (
     Machine,
     MachineGone,
     MachineLost,
+    MachineSilent,
     MachineUnavailable,
     SessionClosed,
 )
@@ -33,6 +34,7 @@ _ROUNDS: Final = 4
 _STARTS: Final = 2
 _START_PAUSE: Final = 0.5
 _START_SECONDS: Final = 120.0
+_PROBE_SECONDS: Final = 10.0
 _MARGIN: Final = 300.0
 _MARGIN_BEHIND: Final = 60.0
 
@@ -106,6 +108,13 @@ class Machines:
                 await self._replace(tenant_id, session_id, vm)
                 if exc.begun and not again:
                     raise MachineLost from exc
+            except MachineSilent as exc:
+                # an agent that is well ends what runs too long, and says so in good time
+                if await _is_there(driver, machine):
+                    raise
+                _log.warning("VM is silent", extra={"action": "vm_silent", "vm": vm.id})
+                await self._replace(tenant_id, session_id, vm)
+                raise MachineLost from exc
         raise MachineUnavailable("The session's microVM ended each time it was started.")
 
     async def close(self) -> None:
@@ -234,6 +243,17 @@ class Machines:
             retired = await store.retire_vm(tx, vm.id, "gone")
         if retired is not None:
             await self._reaper.end_soon(tenant_id, [retired], patience=0)
+
+
+async def _is_there(driver: Driver, machine: Machine) -> bool:
+    """False if it says nothing at all; otherwise another call may do better."""
+    try:
+        await driver.ask(machine, "/healthz", {}, timeout=_PROBE_SECONDS)
+    except (MachineGone, MachineSilent):
+        return False
+    except (AgentRefused, MachineUnavailable):
+        pass  # what is refused is that this is no GET
+    return True
 
 
 def _unusable(vm: Vm, driver: Driver) -> Reason | None:

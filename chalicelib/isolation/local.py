@@ -10,10 +10,13 @@ What stands between code and the host:
 - a list of system calls that fail (`sandbox_calls`)
 - limits on memory, processes, open files and sizes; an empty environment; no descriptor of ours
 
-A namespace that the kernel refuses is gone without, and a warning says so once: a usual container
-refuses all of them, and then code reads what any user may read; it is that list which keeps it from
-the network. macOS has none at all and the sandbox is a process of this user with limits: good
-against accidents only.
+A namespace that the kernel refuses is gone without, and a warning says so once. A usual container
+refuses all of them: then Landlock shows the same parts of the disk and keeps processes apart, and
+the list keeps code from the network and local sockets; it can still fill the disk. Where there is
+no Landlock either (before Linux 5.13, or left out), code reads what any user may read, as a user of
+its own; and where this does not run as root, so that it would be our own user, no sandbox starts.
+macOS has none of it and the sandbox is a process of this user with limits: good against accidents
+only.
 
 A sandbox ends with the process that started it, however that ends; see `sandbox`.
 """
@@ -39,6 +42,7 @@ from chalicelib.isolation.base import (
     Listed,
     Machine,
     MachineGone,
+    MachineSilent,
     MachineUnavailable,
 )
 from chalicelib.isolation.sandbox_folders import SOCKET, Folders, name_of
@@ -112,7 +116,7 @@ class LocalDriver:
         except NoAnswer as exc:
             raise MachineGone("The sandbox has ended.", begun=exc.begun) from exc
         except TimeoutError as exc:
-            raise MachineUnavailable("The sandbox did not answer in time.") from exc
+            raise MachineSilent("The sandbox did not answer in time.") from exc
         except NonsenseAnswer as exc:
             raise MachineUnavailable("The sandbox's answer made no sense.") from exc
         if status == 200:

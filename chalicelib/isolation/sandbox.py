@@ -18,14 +18,17 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from chalicelib.isolation.sandbox_calls import refuse_calls
+from chalicelib.isolation.sandbox_files import confine
 from chalicelib.isolation.sandbox_linux import (
     LINUX,
     adopt_orphans,
+    descendants,
     die_with_parent,
     give_up_privileges,
     raise_loopback,
@@ -45,7 +48,7 @@ _INNER_USER: Final = 1000
 _LISTENER: Final = 3
 _SPARE_PROCESSES: Final = 32  # the agent's own threads, when runs have used up theirs
 _LARGEST_FILE: Final = 1 << 30
-_OPEN_FILES: Final = 1024
+_OPEN_FILES: Final = 256  # of each process; what waits in sockets is counted for none
 
 
 def main() -> None:
@@ -150,7 +153,15 @@ def _exec_agent(plan: Plan, without: list[str], holder: int) -> None:
         die_with_parent(signal.SIGKILL)
         if select.select([holder], [], [], 0)[0]:
             os._exit(1)  # it ended before that could be said
-    if not LINUX or not refuse_calls(network=plan.network or "network" not in without):
+    alone = "mount" not in without
+    if LINUX and not alone:
+        without = [*without, *confine(plan, workspace=workspace)]
+        if "files" in without and plan.uid is None:
+            # it would read what this service is told and keeps, and give it to whoever asks
+            raise PermissionError("no namespace, no user and no Landlock keep code from our files")
+    scoped = LINUX and not alone and not {"files", "signals"} & set(without)
+    networked = plan.network or "network" not in without
+    if not LINUX or not refuse_calls(network=networked, paths=alone):
         without = [*without, "system calls"]
     print("without", json.dumps(without), file=sys.stderr, flush=True)  # noqa: T201
     os.umask(0o077)
@@ -164,7 +175,7 @@ def _exec_agent(plan: Plan, without: list[str], holder: int) -> None:
             "LANG": "C.UTF-8",
             "PAL_AGENT_FD": str(_LISTENER),
             "PAL_AGENT_WORKSPACE": workspace,
-            "PAL_AGENT_OWN_USER": "1" if counted else "0",
+            "PAL_AGENT_OWN_USER": "1" if counted else "signals" if scoped else "0",
             "PAL_AGENT_MEMORY": str(plan.memory),
             "PAL_AGENT_PROCESSES": str(plan.processes),
             "PAL_AGENT_SECONDS": str(plan.seconds),
@@ -248,10 +259,14 @@ def _end(plan: Plan, child: int, *, alone: bool) -> None:
             _kill_all_of(plan.uid)
     with suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
+    # the stopped ones fork no more, and keep their places, of which there are only so many
+    stopped: set[int] = set()
+    ends = time.monotonic() + 2
+    while (found := set(descendants()) - stopped) and time.monotonic() < ends:
+        _signal(found, signal.SIGSTOP)
+        stopped |= found
     while True:
-        for orphan in _children():
-            with suppress(ProcessLookupError):
-                os.kill(orphan, signal.SIGKILL)
+        _signal(descendants(), signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
@@ -269,12 +284,10 @@ def _kill_all_of(uid: int) -> None:
     os.waitpid(killer, 0)
 
 
-def _children() -> list[int]:
-    """Those that became ours; Linux only, elsewhere nobody does."""
-    with suppress(OSError):
-        told = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-        return [int(pid) for pid in told.split()]
-    return []
+def _signal(processes: Iterable[int], number: int) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _remove_tree(path: str) -> None:

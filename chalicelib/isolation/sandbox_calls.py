@@ -1,9 +1,9 @@
 """System calls that code in a sandbox may not make.
 
 What is left of the kernel's surface is what programs usually need. Refused is what makes another
-namespace or mount, looks into other processes, or reaches parts of the kernel that have had more
-than their share of flaws. A list of what is refused, and not of what is allowed, as the code may be
-any program.
+namespace or mount, looks into other processes, reaches parts of the kernel that have had more than
+their share of flaws, or holds memory that belongs to no process and so counts for none. A list of
+what is refused, and not of what is allowed, as the code may be any program.
 """
 
 import ctypes
@@ -32,9 +32,12 @@ _REFUSED: Final = {
     "kexec_file_load": (320, 294),
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
     "move_mount": (429, 429),
+    "msgget": (68, 186),
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
     "perf_event_open": (298, 241),
@@ -44,7 +47,9 @@ _REFUSED: Final = {
     "ptrace": (101, 117),
     "reboot": (169, 142),
     "request_key": (249, 218),
+    "semget": (64, 190),
     "setns": (308, 268),
+    "shmget": (29, 194),
     "swapoff": (168, 225),
     "swapon": (167, 224),
     "umount2": (166, 39),
@@ -69,21 +74,23 @@ _SET_SECCOMP: Final = 22
 _FILTER: Final = 2
 
 
-def refuse_calls(*, network: bool) -> bool:
+def refuse_calls(*, network: bool, paths: bool) -> bool:
     """From here on, also for all that is run. False where there is no list or no such means.
 
-    Without `network` no socket of the internet can be made, for where the host's would be reached.
+    Without `network` no socket of the internet can be made, for where the host's would be reached;
+    without `paths` none of the local kind, for where the host's could be seen.
     """
     if platform.machine() not in _ARCHITECTURES:
         return False
-    program = b"".join(_program(*_ARCHITECTURES[platform.machine()], network=network))
+    families = (*((_UNIX,) if paths else ()), *(_NETWORK if network else ()))
+    program = b"".join(_program(*_ARCHITECTURES[platform.machine()], families))
     buffer = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.prctl(_SET_SECCOMP, _FILTER, head, 0, 0) == 0)
 
 
-def _program(column: int, architecture: int, *, network: bool) -> list[bytes]:
+def _program(column: int, architecture: int, families: tuple[int, ...]) -> list[bytes]:
     """In the kernel's packet-filter language; a jump's numbers are steps to skip."""
     steps = [
         _step(_LOAD, _ARCHITECTURE),
@@ -107,7 +114,7 @@ def _program(column: int, architecture: int, *, network: bool) -> list[bytes]:
         _step(_RETURN, _ALLOW),
         _step(_LOAD, _FIRST_ARGUMENT),
     ]
-    for family in (_UNIX, *_NETWORK) if network else (_UNIX,):
+    for family in families:
         steps += [_step(_EQUAL, family, 0, 1), _step(_RETURN, _ALLOW)]
     return [*steps, _fail(errno.EAFNOSUPPORT)]
 

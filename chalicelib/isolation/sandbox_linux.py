@@ -6,6 +6,8 @@ import os
 import socket
 import struct
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 NAMESPACES: Final = {
@@ -83,6 +85,20 @@ def raise_loopback() -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own has ended."""
     _call("prctl", _CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants() -> list[int]:
+    """All that have come of this process and have not ended, nearest first."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if LINUX else []:
+        with suppress(OSError, ValueError):
+            state, parent, *_ = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+            if name.isdigit() and state not in "ZX":
+                children.setdefault(int(parent), []).append(int(name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
 
 
 def die_with_parent(signal: int) -> None:

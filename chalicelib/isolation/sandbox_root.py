@@ -28,9 +28,9 @@ from chalicelib.isolation.sandbox_plan import Plan
 AGENT: Final = "/agent"
 WORKSPACE: Final = "/workspace"
 
-_PROGRAMS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store")
-_OF_ETC: Final = ("ld.so.cache", "ld.so.conf", "alternatives", "ssl", "pki", "localtime")
-_DEVICES: Final = ("null", "zero", "full", "random", "urandom")
+PROGRAMS: Final = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store")
+OF_ETC: Final = ("ld.so.cache", "ld.so.conf", "alternatives", "ssl", "pki", "localtime")
+DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _FILES: Final = "nr_inodes=65536"
 
 
@@ -49,7 +49,7 @@ def let_go(plan: Plan) -> None:
 def enter_root(plan: Plan, *, uid: int, gid: int) -> list[str]:
     """Build it and make it the root; names what had to be left out."""
     root = Path(_root(plan))
-    for name in _PROGRAMS:
+    for name in PROGRAMS:
         _show(Path("/") / name, root)
     if not Path(plan.prefix).is_relative_to("/usr"):
         _show(Path(plan.prefix), root)
@@ -108,14 +108,14 @@ def _make_etc(root: Path, uid: int, gid: int, *, network: bool) -> None:
     if network:
         with suppress(OSError):
             (etc / "resolv.conf").write_bytes(Path("/etc/resolv.conf").read_bytes())
-    for name in _OF_ETC:
+    for name in OF_ETC:
         _show(Path("/etc") / name, root)
 
 
 def _make_devices(root: Path) -> None:
     devices = root / "dev"
     devices.mkdir()
-    for name in _DEVICES:
+    for name in DEVICES:
         (devices / name).touch()
         mount(f"/dev/{name}", str(devices / name), flags=MS_BIND)
     (devices / "fd").symlink_to("/proc/self/fd")

@@ -107,7 +107,6 @@ class Engine:
         self, tenant_id: str, session_id: str, claimed: ClaimedTurn | None = None
     ) -> None:
         """Run queued turns until none is left, `claimed` first."""
-        telemetry.bind(tenant_id=tenant_id, session_id=session_id)
         while await self.run_turn(tenant_id, session_id, claimed):
             claimed = None
 
@@ -115,6 +114,7 @@ class Engine:
         self, tenant_id: str, session_id: str, claimed: ClaimedTurn | None = None
     ) -> bool:
         """Run one queued turn, or `claimed`; whether the session has another one queued."""
+        telemetry.bind(tenant_id=tenant_id, session_id=session_id)
         try:
             if claimed is None and not self.draining:
                 claimed = await self._claim(tenant_id, session_id)

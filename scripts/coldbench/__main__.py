@@ -119,6 +119,7 @@ def _table(name: str, pairs: list[tuple[Start, Start]], args: argparse.Namespace
             Figure(name="cold start, ms", values=cold, digits=1),
             Figure(name="of that CPU, ms", values=cpu, digits=0),
             Figure(name="warm call, ms", values=warm, digits=2),
+            Figure(name="peak memory, MB", values=both("peak"), digits=0),
         ],
         remarks=[f"cold starts side by side: ×{ratio:.2f}"],
         failures=failures,

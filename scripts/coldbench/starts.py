@@ -29,11 +29,15 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Milliseconds: of the first call, of the process's CPU in it, of each call after it."""
+    """Milliseconds: of the first call, of the process's CPU in it, of each call after it.
+
+    `peak` is the most memory that the process ever had, in MB, libraries' pages included.
+    """
 
     cold: float
     cpu: float
     warm: list[float]
+    peak: float
 
 
 def start(function: Function, *, calls: int) -> Start:
@@ -42,7 +46,8 @@ def start(function: Function, *, calls: int) -> Start:
         cold = _call(rie, function)
         cpu = _cpu(rie)
         warm = [_call(rie, function) for _ in range(calls)]
-    return Start(cold=cold, cpu=cpu, warm=warm)
+        peak = _peak(rie)
+    return Start(cold=cold, cpu=cpu, warm=warm, peak=peak)
 
 
 def _call(rie: Emulator, function: Function) -> float:
@@ -56,12 +61,21 @@ def _call(rie: Emulator, function: Function) -> float:
 
 
 def _cpu(rie: Emulator) -> float:
-    """Of the function alone, without the emulator, thread by thread: psutil's ticks are 10 ms."""
-    _, *started = rie.processes()
+    """Thread by thread: psutil's ticks are 10 ms."""
     spent = [
         int(path.read_text().split()[0])
-        for one in started
-        if "rie" not in one.name()
-        for path in Path(f"/proc/{one.pid}/task").glob("*/schedstat")
+        for pid in _pids(rie)
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
     ]
     return sum(spent) / 1e6
+
+
+def _peak(rie: Emulator) -> float:
+    told = [Path(f"/proc/{pid}/status").read_text() for pid in _pids(rie)]
+    return sum(int(text.partition("VmHWM:")[2].split()[0]) for text in told) / 1024
+
+
+def _pids(rie: Emulator) -> list[int]:
+    """Of the function alone, without the emulator."""
+    _, *started = rie.processes()
+    return [one.pid for one in started if "rie" not in one.name()]

@@ -15,8 +15,8 @@ _HOURS: Final = 730.0
 _MINUTES: Final = 43_800.0
 _GB: Final = 1e9
 _SECONDS_A_DAY: Final = 86_400.0
-# what the stack has of them, whatever the traffic
-_NATS, _METRICS, _ALARMS, _KEYS, _SECRETS = 1, 12, 13, 3, 2
+# what the stack has of them, whatever the traffic; an alarm is paid for each metric it looks at
+_NATS, _METRICS, ALARMED, _KEYS, _SECRETS = 1, 12, 33, 3, 2
 _SCHEDULED: Final = {"sweep": 0.15, "memory_tick": 0.06, "memory_index": 0.06}  # seconds a run
 _LEAST_ACUS: Final = 0.5
 
@@ -95,7 +95,7 @@ def estimate(turns_a_day: int) -> list[Line]:
             why="30 days of logs",
             dollars=turns * turn["log_kb"] * 1e3 / _GB * watch["log_gb"]
             + _METRICS * watch["metric_month"]
-            + _ALARMS * watch["alarm_month"]
+            + ALARMED * watch["alarm_month"]
             + watch["dashboard_month"],
         ),
         Line(

@@ -15,28 +15,29 @@ def destroy(account: Account, stage: str, console: Console, *, stack: Stack | No
     """Ask for the stage's name, then delete all but snapshots; says what is left, and why."""
     stack = stack or Stack(account, stack_name(stage))
     there = stack.describe() is not None
-    if not there:
-        console.say(f"There is no stack {stack.name} in account {account.id}, {account.region}.")
-    console.say(
-        f"This deletes {stack.name} in account {account.id}, {account.region}: every session, all "
-        "memory, every key. The database leaves a snapshot, for which AWS charges."
-    )
+    where = f"{stack.name} in account {account.id}, {account.region}"
+    if there:
+        console.say(
+            f"This deletes {where}: every session, all memory, every key. The database leaves a "
+            "snapshot, for which AWS charges."
+        )
+    else:
+        console.say(f"There is no stack {where}. This deletes the code that was uploaded for it.")
     if not console.typed(f"Type the stage's name ({stage}) to go on: ", stage):
         console.say("Nothing was deleted.")
         return
     kept: list[str] = []
     if there:
-        resources = [
-            one
-            for one in stack.resources()
-            if one.get("PhysicalResourceId") and one.get("ResourceStatus") != "DELETE_COMPLETE"
-        ]
+        resources = _to_look_after(stack.resources())
         _unprotect(account, resources, console)
         console.step(
             f"Deleting {stack.name}; network interfaces of functions take up to 40 minutes"
         )
         stack.delete(console)
         kept = _leftovers(account, resources, console)
+    elif gone := stack.last_deleted():
+        # whoever deleted it may not have seen its end
+        kept = _leftovers(account, _to_look_after(stack.resources(gone)), console)
     console.step("Emptying the artifact bucket")
     bucket = Bucket(account, stage)
     if not bucket.empty():
@@ -44,6 +45,19 @@ def destroy(account: Account, stage: str, console: Console, *, stack: Stack | No
     console.step(f"{stack.name} is deleted")
     for one in kept:
         console.say(f"  left: {one}")
+
+
+def _to_look_after(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is or was there and is not gone without a trace: a database leaves a snapshot."""
+    return [
+        one
+        for one in resources
+        if one.get("PhysicalResourceId")
+        and (
+            one.get("ResourceStatus") != "DELETE_COMPLETE"
+            or one["ResourceType"] == "AWS::RDS::DBCluster"
+        )
+    ]
 
 
 def _unprotect(account: Account, resources: list[dict[str, Any]], console: Console) -> None:
@@ -79,7 +93,12 @@ def _leftovers(account: Account, resources: list[dict[str, Any]], console: Conso
 
 def _key(account: Account, logical_id: str, name: str) -> list[str]:
     """A key that the stack has deleted itself waits for its end; one that it kept is in use."""
-    state = account.client("kms").describe_key(KeyId=name)["KeyMetadata"]["KeyState"]
+    try:
+        state = account.client("kms").describe_key(KeyId=name)["KeyMetadata"]["KeyState"]
+    except ClientError as exc:
+        if exc.response["Error"]["Code"] != "NotFoundException":
+            raise
+        return []
     if state == "PendingDeletion":
         return []
     return [

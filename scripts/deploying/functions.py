@@ -1,8 +1,11 @@
 """The stack's functions for the database: new code on them alone, and calls of them."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from .account import Account
 from .errors import DeployError
@@ -10,6 +13,10 @@ from .stacks import Stack
 
 # in the order in which they are called
 DATABASE_STEPS: Final = ("Bootstrap", "Migrate")
+# a function in a VPC that no one has called for weeks has lost its network: the first call fails,
+# and has Lambda make it anew
+_NOT_READY: Final = ("ResourceNotReadyException", "ResourceConflictException")
+_CALLS: Final = 3
 
 
 class CallFailed(DeployError):
@@ -18,9 +25,15 @@ class CallFailed(DeployError):
 
 def invoke(account: Account, function: str, payload: dict[str, Any]) -> dict[str, Any]:
     """The function's answer; CallFailed with its own words if it has failed."""
-    answer = account.client("lambda").invoke(
-        FunctionName=function, Payload=json.dumps(payload).encode()
-    )
+    aws, asked = account.client("lambda"), json.dumps(payload).encode()
+    for left in reversed(range(_CALLS)):
+        try:
+            answer = aws.invoke(FunctionName=function, Payload=asked)
+            break
+        except ClientError as exc:
+            if not left or exc.response["Error"]["Code"] not in _NOT_READY:
+                raise
+        aws.get_waiter("function_active_v2").wait(FunctionName=function)
     body = json.loads(answer["Payload"].read() or b"null")
     if "FunctionError" in answer:
         said = body if isinstance(body, dict) else {}
@@ -87,7 +100,9 @@ class NewCode:
     def tidy(self) -> None:
         """Delete the layers' versions that were made for this; the stack has its own."""
         for name, version in self._published:
-            self._aws.delete_layer_version(LayerName=name, VersionNumber=version)
+            # left over they cost nothing, and how the deployment ended is what matters
+            with suppress(BotoCoreError, ClientError):
+                self._aws.delete_layer_version(LayerName=name, VersionNumber=version)
 
     def _publish(self, logical_id: str, bucket: str, key: str) -> str:
         made = self._aws.publish_layer_version(

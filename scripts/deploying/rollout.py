@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from . import keys, smoke
 from .account import Account
 from .artifacts import Bucket, upload
 from .console import Console
-from .errors import DeployError
+from .errors import DeployError, explain
 from .functions import DATABASE_STEPS, CallFailed, NewCode, code_of, invoke
 from .stacks import ChangeSet, Stack, StackFailed, parameter_list, show
+from .versions import marked, values_of
 
 Smoke = Callable[[Mapping[str, str], str], None]
 
@@ -44,12 +47,13 @@ def deploy(
     """Put the packaged stage into the account; DeployError says what stands when it fails."""
     stack = stack or Stack(account, stack_name(stage))
     new = stack.is_new()
-    parameters = parameter_list(template, given, {} if new else stack.parameters())
+    now = {} if new else stack.parameters()
+    parameters = parameter_list(template, given, now)
     console.step(f"Uploading to account {account.id}, {account.region}")
     bucket = Bucket(account, stage)
     if bucket.ensure():
         console.say(f"  made the bucket {bucket.name}")
-    uploaded = upload(template, folder, bucket)
+    uploaded = marked(upload(template, folder, bucket), values_of(template, given, now))
     url = bucket.put_template(json.dumps(uploaded, sort_keys=True))
     console.step(f"What would change in {stack.name}")
     changes = stack.propose(url, parameters, new=new, why="scripts/deploy")
@@ -70,6 +74,11 @@ def deploy(
         _smoke(account, stack, console, try_out)
     except DeployError as exc:
         _undo(stack, bucket, before, exc, console)
+    except (BotoCoreError, ClientError) as exc:
+        # nothing is known against it, and AWS takes no change from us now
+        raise DeployError(
+            f"{explain(exc)} {stack.name} has its new version, which was not tried out."
+        ) from exc
     console.step(f"{stack.name} is deployed")
     for name, value in sorted(stack.outputs().items()):
         console.say(f"  {name}: {value}")
@@ -112,7 +121,7 @@ def _change(
         try:
             stack.execute(changes, console)
         except StackFailed:
-            # where CloudFormation had not come to them, it has not set them back, either
+            # where CloudFormation has not come to them, it has not set them back, either
             _take_back(swaps)
             raise
     finally:

@@ -44,8 +44,11 @@ def _be_healthy(api: str, wait: float) -> None:
 
 def _call(method: str, url: str, key: str | None, body: Any = None) -> Any:
     with _open(method, url, key, body) as answer:
-        text = answer.read()
-    return json.loads(text) if text else None
+        try:
+            text = answer.read()
+            return json.loads(text) if text else None
+        except (OSError, HTTPException, ValueError) as exc:
+            raise DeployError(f"{method} {url} gave no whole answer: {exc!r}") from exc
 
 
 def _open(
@@ -62,7 +65,7 @@ def _open(
         with exc:
             said = exc.read(500).decode(errors="replace")
         raise DeployError(f"{method} {url} answered {exc.code}: {said}") from exc
-    except OSError as exc:
+    except (OSError, HTTPException) as exc:
         raise DeployError(f"{method} {url} did not answer: {exc}") from exc
 
 
@@ -78,7 +81,7 @@ def _turn(url: str, key: str) -> None:
                     return
                 if name == "message_error":
                     raise DeployError(f"The turn at {url} ended in {data.get('code')}.")
-        except (OSError, HTTPException) as exc:
+        except (OSError, HTTPException, ValueError) as exc:
             raise DeployError(f"The stream of {url} broke off: {exc}") from exc
     raise DeployError(f"The stream of {url} ended before its turn did.")
 

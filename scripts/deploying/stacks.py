@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
 
 from .account import Account
 from .console import Console
-from .errors import DeployError
+from .errors import DeployError, explain
 
 _CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 _POLL_SECONDS: Final = 3.0
+# looks in a row that find no network, each of which has tried for a minute
+_BLIND_LOOKS: Final = 20
 _GONE: Final = (None, "DELETE_COMPLETE")
 _NEW: Final = (*_GONE, "REVIEW_IN_PROGRESS")
 _DONE: Final = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "IMPORT_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
@@ -68,11 +70,13 @@ class Stack:
             )
         if status and status.endswith("_IN_PROGRESS"):
             raise DeployError(f"{self.name} is {status}: something else changes it; wait for that.")
-        stage = self.name.removeprefix("palimpsest-")
         raise DeployError(
-            f"{self.name} is {status}: it was never whole and cannot be updated. Remove it with "
-            f"`./scripts/deploy --destroy {stage}` and deploy again."
+            f"{self.name} is {status}: it was never whole and cannot be updated. {self._anew()}"
         )
+
+    def _anew(self) -> str:
+        stage = self.name.removeprefix("palimpsest-")
+        return f"Remove it with `./scripts/deploy --destroy {stage}` and deploy again."
 
     def template(self, *, change_set: str | None = None, processed: bool = False) -> str:
         """The template's text; `processed` is after SAM's transform."""
@@ -147,11 +151,17 @@ class Stack:
     def execute(self, change_set: ChangeSet, console: Console) -> None:
         """Make the change and wait for its end; StackFailed if CloudFormation rolled it back."""
         seen = self._events_so_far()
-        self._aws.execute_change_set(StackName=self.name, ChangeSetName=change_set.name)
+        try:
+            self._aws.execute_change_set(StackName=self.name, ChangeSetName=change_set.name)
+        except ClientError as exc:
+            # as where another deployment was quicker
+            raise StackFailed(f"{self.name} was not changed. {explain(exc)}") from exc
         status = self._follow(seen, console)
         if status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+            # what is new and failed stays, and keeps a database that is protected
+            what_now = "" if status.startswith("UPDATE") else f" Mend that. {self._anew()}"
             raise StackFailed(
-                f"{self.name} is {status}; the lines above say which resource failed."
+                f"{self.name} is {status}; the lines above say which resource failed.{what_now}"
             )
 
     def delete(self, console: Console) -> None:
@@ -170,19 +180,40 @@ class Stack:
                 "run this again."
             )
 
-    def resources(self) -> list[dict[str, Any]]:
-        """All resources of the stack."""
-        pages = self._aws.get_paginator("list_stack_resources").paginate(StackName=self.name)
+    def resources(self, stack_id: str | None = None) -> list[dict[str, Any]]:
+        """All resources of the stack, or of the one with this id, which may be deleted."""
+        pages = self._aws.get_paginator("list_stack_resources").paginate(
+            StackName=stack_id or self.name
+        )
         return [one for page in pages for one in page["StackResourceSummaries"]]
 
+    def last_deleted(self) -> str | None:
+        """The id of the last stack of this name that is gone; AWS knows it for 90 days."""
+        pages = self._aws.get_paginator("list_stacks").paginate(
+            StackStatusFilter=["DELETE_COMPLETE"]
+        )
+        found = (one for page in pages for one in page["StackSummaries"])
+        return next((one["StackId"] for one in found if one["StackName"] == self.name), None)
+
     def _follow(self, seen: set[str], console: Console, stack_id: str | None = None) -> str:
-        stack = stack_id or self.name
+        """What state the change ends in; it lasts for longer than networks and logins do."""
+        stack, blind = stack_id or self.name, 0
         while True:
-            found = self._aws.describe_stacks(StackName=stack)["Stacks"][0]
-            self._tell_events(stack, seen, console)
-            status = str(found["StackStatus"])
-            if not status.endswith("_IN_PROGRESS"):
-                return status
+            try:
+                found = self._aws.describe_stacks(StackName=stack)["Stacks"][0]
+                self._tell_events(stack, seen, console)
+            except (BotoCoreError, ClientError) as exc:
+                blind += 1
+                unseen = isinstance(exc, ConnectionError | HTTPClientError)
+                if not unseen or blind >= _BLIND_LOOKS:
+                    raise DeployError(
+                        f"{explain(exc)} What was begun goes on at AWS: wait for its end there."
+                    ) from exc
+                console.say("  no network; what was begun goes on at AWS")
+            else:
+                blind, status = 0, str(found["StackStatus"])
+                if not status.endswith("_IN_PROGRESS"):
+                    return status
             self._sleep(_POLL_SECONDS)
 
     def _events_so_far(self) -> set[str]:

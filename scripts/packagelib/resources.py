@@ -157,7 +157,7 @@ def arguments(name: str, resource: Mapping[str, Any], expressions: Expressions) 
         made.setdefault("name", snake(name))
     if "Condition" in resource:
         made["count"] = f"${{{expressions.condition(resource['Condition'])} ? 1 : 0}}"
-    if resource.get("DeletionPolicy") == "Retain":
+    if str(resource.get("DeletionPolicy")).startswith("Retain"):
         made["lifecycle"] = {"prevent_destroy": True}
     return made
 

@@ -45,8 +45,9 @@ def test_key_that_migrate_makes_carries_a_turn_by_each_url(
     assert stack.database.one("SELECT count(*) FROM pal.sessions") == 0
 
     order(revoke={"tenantId": made["tenantId"], "keyId": made["keyId"]})
+    order(revoke={"tenantId": "smoke", "keyId": again["keyId"]})
     revoked = "SELECT count(*) FROM pal.api_keys WHERE revoked_at IS NOT NULL"
-    assert stack.database.one(revoked) == 1
+    assert stack.database.one(revoked) == 2
 
 
 def test_turn_that_fails_is_told(stack: Stack, provider: FakeOpenAI) -> None:

@@ -15,6 +15,7 @@ from chalicelib.isolation.base import (
     Listed,
     Machine,
     MachineGone,
+    MachineSilent,
     MachineUnavailable,
 )
 
@@ -27,6 +28,7 @@ class FakeVm:
     token: str
     started_at: datetime
     alive: bool = True
+    silent: bool = False
     variables: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
 
@@ -111,6 +113,10 @@ class ScriptedDriver:
         await asyncio.to_thread(self.cloud.on_ask, vm)
         if not vm.alive:
             raise MachineGone("it ended meanwhile")
+        if vm.silent:
+            raise MachineSilent("it did not answer in time")
+        if path == "/healthz":
+            raise AgentRefused("There is no such call.")
         if path == "/v1/run":
             return _run(vm, body["code"])
         if path == "/v1/write":

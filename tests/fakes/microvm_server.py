@@ -193,6 +193,11 @@ class MicrovmServer:
             ssl=self._trusting, resolver=_Here(self._vm_port), socket_factory=kept_alive
         )
 
+    @property
+    def now(self) -> datetime:
+        """Its clock."""
+        return self._now
+
     def time(self) -> float:
         """Seconds of its clock."""
         return self._now.timestamp()
@@ -206,6 +211,10 @@ class MicrovmServer:
     def fail(self, operation: str, code: str, *, times: int = 1) -> None:
         """Let the next calls fail; with `lost` they are done, and their answers never come."""
         self._faults.append(_Fault(operation=operation, code=code, times=times))
+
+    def recover(self) -> None:
+        """Let no call fail any more."""
+        self._faults.clear()
 
     def end(self, machine_id: str) -> None:
         """End a VM behind everybody's back."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chalicelib import telemetry
+from scripts.costs.estimate import ALARMED
 from tests.support.package import Package
 
 
@@ -99,3 +100,20 @@ def test_slow_functions_are_held_against_their_timeouts(
         assert f"{one['Id']} / {timeout * 1000}" in expression["Expression"]
     watched = {one["MetricStat"]["Metric"]["Dimensions"][0]["Value"]["Ref"] for one in metrics}
     assert watched == set(dev_package.functions()) - {"Migrate", "Bootstrap"}
+
+
+def test_turns_that_a_worker_has_are_not_taken_for_waiting(
+    alarms: dict[str, dict[str, Any]],
+) -> None:
+    """Every turn of more than five minutes would wake someone: it stays in its queue till then."""
+    expression, *metrics = alarms["TurnsWaiting"]["Metrics"]
+    assert expression["Expression"] == "IF(visible > 0, age, 0)"
+    assert {one["Id"]: one["MetricStat"]["Metric"]["MetricName"] for one in metrics} == {
+        "age": "ApproximateAgeOfOldestMessage",
+        "visible": "ApproximateNumberOfMessagesVisible",
+    }
+
+
+def test_bill_counts_what_alarms_look_at(alarms: dict[str, dict[str, Any]]) -> None:
+    """An estimate that is a third of what the alarms cost: each metric of one is paid for."""
+    assert sum(len(list(_metrics(alarm))) for alarm in alarms.values()) == ALARMED

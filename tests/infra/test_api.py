@@ -11,6 +11,7 @@ from chalicelib import config
 from chalicelib.config import Settings
 from chalicelib.errors import BY_STATUS
 from chalicelib.stream.handler import streams
+from scripts.scanlib.expansion import expand
 from tests.support.package import Package
 
 ANY = "x-amazon-apigateway-any-method"
@@ -76,6 +77,15 @@ def test_api_is_regional_and_bounded(api: dict[str, Any]) -> None:
     assert (settings["ResourcePath"], settings["HttpMethod"]) == ("/*", "*")
     assert settings["ThrottlingRateLimit"] == {"Ref": "ApiRateLimit"}
     assert settings["ThrottlingBurstLimit"] == {"Ref": "ApiBurstLimit"}
+
+
+def test_api_has_one_stage(dev_package: Package) -> None:
+    """All of it could be had by a second stage of SAM's, which nothing bounds and nothing logs."""
+    made = expand(dev_package.template)["Resources"].values()
+    stages = [one for one in made if one["Type"] == "AWS::ApiGateway::Stage"]
+    assert [one["Properties"]["StageName"] for one in stages] == ["api"]
+    (deployment,) = [one for one in made if one["Type"] == "AWS::ApiGateway::Deployment"]
+    assert "StageName" not in deployment["Properties"]
 
 
 def test_api_logs_requests_without_what_they_say(api: dict[str, Any]) -> None:

@@ -115,17 +115,20 @@ def test_worker_takes_single_messages_from_the_stages_queue(
 
 
 @pytest.mark.parametrize("stage", ["dev", "prod"])
-def test_turns_that_no_worker_survives_are_set_aside(
-    stage: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize("name", ["turns", "memory"])
+def test_what_no_worker_survives_is_set_aside(
+    name: str, stage: str, request: pytest.FixtureRequest
 ) -> None:
-    """A message that kills its worker would be given out for a day, before all others."""
+    """A message that kills its worker would be given out again and again, before all others."""
     package: Package = request.getfixturevalue(f"{stage}_package")
-    queue = package.properties("TurnsQueue")
-    dead = queue["RedrivePolicy"]["deadLetterTargetArn"]
-    assert dead == {"Fn::Sub": "${TurnsDeadLetters.Arn}"}
-    assert package.text(package.properties("TurnsDeadLetters")["QueueName"]) == (
-        f"pal-{stage}-turns-dead"
+    queue = package.properties(f"{name.title()}Queue")
+    dead = queue["RedrivePolicy"]
+    assert dead["deadLetterTargetArn"] == {"Fn::Sub": f"${{{name.title()}DeadLetters.Arn}}"}
+    assert package.text(package.properties(f"{name.title()}DeadLetters")["QueueName"]) == (
+        f"pal-{stage}-{name}-dead"
     )
+    # else it would be deleted before it could be set aside
+    assert queue["MessageRetentionPeriod"] > dead["maxReceiveCount"] * queue["VisibilityTimeout"]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +137,8 @@ def test_turns_that_no_worker_survives_are_set_aside(
         pytest.param(
             "PAL_TURNS_QUEUE_URL",
             {"Ref": "TurnsQueue"},
-            {"APIHandler", "Stream", "Sweep"},
-            id="who accepts messages or takes up lost ones queues turns",
+            {"APIHandler", "Stream", "TurnWorker", "Sweep"},
+            id="who accepts messages, takes up lost ones or ends a turn queues turns",
         ),
         pytest.param(
             "PAL_MEMORY_QUEUE_URL",
@@ -178,8 +181,15 @@ def test_passes_cost_what_they_may(dev_package: Package) -> None:
     worker = dev_package.properties("MemoryWorker")
     (source,) = worker["Events"].values()
     assert source["Properties"]["ScalingConfig"] == {"MaximumConcurrency": 10}
-    # Lambda would stop a function that sends to its own queue after the 16th time in a row
-    assert worker["RecursiveLoop"] == "Allow"
+
+
+@pytest.mark.parametrize("worker", ["TurnWorker", "MemoryWorker"])
+def test_worker_may_send_on_to_itself(worker: str, dev_package: Package) -> None:
+    """A session that is written to while it answers, or a long pass, would end as a dead letter.
+
+    Lambda stops a function that sends to its own queue after the 16th time in a row.
+    """
+    assert dev_package.properties(worker)["RecursiveLoop"] == "Allow"
 
 
 def test_functions_log_in_without_a_password(dev_package: Package) -> None:
@@ -250,6 +260,6 @@ def test_tenants_secrets_are_sealed_with_a_key_that_outlives_the_stack(
 ) -> None:
     """Tenants' provider keys would be gone for good with a deleted stack."""
     key = dev_package.template["Resources"]["VaultKey"]
-    assert (key["Type"], key["DeletionPolicy"]) == ("AWS::KMS::Key", "Retain")
+    assert (key["Type"], key["DeletionPolicy"]) == ("AWS::KMS::Key", "RetainExceptOnCreate")
     assert key["UpdateReplacePolicy"] == "Retain"
     assert key["Properties"]["EnableKeyRotation"] is True

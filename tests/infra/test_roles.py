@@ -86,7 +86,7 @@ OWNER, MASTER_LOGIN = (
     [
         pytest.param("APIHandler", API, APP, id="api"),
         pytest.param("Stream", SEND | SEND_PASS | TURN, APP, id="stream"),
-        pytest.param("TurnWorker", TAKE | SEND_PASS | TURN, APP, id="turn-worker"),
+        pytest.param("TurnWorker", TAKE | SEND | SEND_PASS | TURN, APP, id="turn-worker"),
         pytest.param("Sweep", SWEEP, APP, id="sweep"),
         pytest.param("MemoryTick", SEND_PASS, APP, id="memory-tick"),
         pytest.param("MemoryWorker", TAKE_PASS | SEND_PASS | ASK, APP, id="memory-worker"),

@@ -15,10 +15,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from chalicelib.db import Database, Login
+from chalicelib.config import Settings
+from chalicelib.db import Database, Login, iam
 from chalicelib.db.iam import SECONDS_USED, Credentials, Tokens, sign
 from chalicelib.errors import Unavailable
+from chalicelib.gateway import __main__ as gateway
 from tests.fakes.rds_server import FakeRds, fake_rds
+from tests.fakes.role_server import RoleServer, role_server
 from tests.support.postgres import Cluster, TestDatabase
 
 AT = datetime(2026, 12, 1, 12, 0, 0, tzinfo=UTC)
@@ -199,15 +202,38 @@ def test_login_goes_on_with_rotated_credentials(
     assert rds.refusals == []
 
 
-def test_process_without_credentials_says_unavailable(
-    rds: FakeRds, database: TestDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Lost if red: a 500 for each request, where a container's role cannot be asked for a while."""
+@pytest.fixture
+def role(rds: FakeRds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RoleServer]:
+    """No key in the environment or in files; where a role may be asked for one."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+    iam._session_credentials.cache_clear()
+    with role_server({"AccessKeyId": "AKIA1", "SecretAccessKey": "secret of AKIA1"}) as made:
+        yield made
+    iam._session_credentials.cache_clear()
+
+
+@pytest.mark.parametrize("why", ["none", "refused"])
+def test_process_without_credentials_says_unavailable(
+    why: str,
+    role: RoleServer,
+    rds: FakeRds,
+    database: TestDatabase,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Lost if red: a 500 for each request, where a container's role cannot be asked for a while."""
+    if why == "none":
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    else:
+        (tmp_path / "token").write_text("a token")
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/gateway")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", role.url)
 
     async def run() -> None:
         db = Database(Login(rds.url("pal_app", database.name), iam=True), size=1)
@@ -216,6 +242,37 @@ def test_process_without_credentials_says_unavailable(
             await ask(db)
 
     asyncio.run(run())
+
+
+def test_machine_whose_role_is_late_is_asked_again(
+    role: RoleServer, rds: FakeRds, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost if red: a gateway that must be restarted since its machine was slow for one request."""
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", role.url)
+
+    async def run() -> None:
+        db = Database(Login(rds.url("pal_app", database.name), iam=True), size=1)
+        await db.open()
+        try:
+            with pytest.raises(Unavailable):
+                await ask(db)
+            role.silent = False
+            assert await ask(db) == 1
+        finally:
+            await db.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("url", ["postgresql://u@one,two/pal", "postgresql://u@one:x/pal"])
+def test_url_of_which_no_token_can_be_made_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lost if red: what to mend, when a gateway does not start."""
+    monkeypatch.setattr(gateway, "settings", lambda: Settings(database_url=url, database_iam=True))
+    monkeypatch.setattr(gateway.telemetry, "configure", lambda _: None)
+    assert gateway.main() == 1
+    assert capsys.readouterr().err == "PAL_DATABASE_URL cannot be connected to.\n"
 
 
 # ── whom a token is sent to ──────────────────────────────────────────────────────────────────

@@ -409,9 +409,10 @@ def test_pal_says_that_no_database_is_there(pal: Pal, monkeypatch: pytest.Monkey
         config.use(Settings(data_dir=folder))
         assert pal.fails("tenants", "list").startswith("PAL_DATABASE_URL must be set")
     config.use(None)
-    monkeypatch.setenv("PAL_DATABASE_URL", "mysql://x:hunter2@y/z")
-    assert "hunter2" not in (said := pal.fails("tenants", "list"))
-    assert said.startswith("PAL_DATABASE_URL must be a postgresql:// URL")
+    for url in ("mysql://x:hunter2@y/z", "postgres://x:hunter2 @y/z", "postgres://x:hunter2%@y/z"):
+        monkeypatch.setenv("PAL_DATABASE_URL", url)
+        assert "hunter2" not in (said := pal.fails("tenants", "list"))
+        assert said.startswith("PAL_DATABASE_URL must be a postgresql:// URL")
 
 
 def test_pal_starts_the_embedded_server_and_stops_it(pal: Pal) -> None:

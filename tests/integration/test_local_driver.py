@@ -143,6 +143,22 @@ value = [os.getuid() != 0 and os.geteuid() != 0, os.getgroups() in ([], [os.getg
     assert sandboxes.value(apart, code) == [True, True, 0, 0, "1", False, 1, 97, None]
 
 
+def test_code_holds_no_memory_that_is_not_counted(sandboxes: Sandboxes, apart: Machine) -> None:
+    """What belongs to no process outlives the limit of each, and fills the host's memory."""
+    code = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+value = []
+for make in (lambda: os.memfd_create('x'), lambda: libc.shmget(0, 1 << 20, 0o1600),
+             lambda: libc.msgget(0, 0o1600), lambda: libc.semget(0, 9, 0o1600)):
+    try:
+        value.append(make() < 0)
+    except OSError:
+        value.append(True)
+"""
+    assert sandboxes.value(apart, code) == [True] * 4
+
+
 def test_sandboxes_see_nothing_of_each_other(sandboxes: Sandboxes, apart: Machine) -> None:
     """Two sessions, maybe of two tenants, would read each other's files and processes."""
     other = sandboxes.start("vm_other")
@@ -241,8 +257,10 @@ def test_a_sandbox_whose_agent_died_is_gone_for_whoever_asks(sandboxes: Sandboxe
     """A run that ends its own VM must be told as such, as it may have begun."""
     machine = sandboxes.start("vm_died")
     inside = sandboxes.holder(machine.id).children()
+    # else it may be over, and told, before the agent heeds the signal
+    end = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(20)"
     with pytest.raises(MachineGone) as gone:
-        sandboxes.run(machine, "import os, signal; os.kill(os.getppid(), signal.SIGTERM)")
+        sandboxes.run(machine, end)
     assert gone.value.begun
     until(lambda: not running(inside))
     until(lambda: "vm_died" not in sandboxes.listed())
@@ -299,6 +317,7 @@ def test_there_are_sandboxes_with_few_rights_too(rights: bool, refused: tuple[st
     with (
         tempfile.TemporaryDirectory(prefix="pal-user-") as folder,
         socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as listener,
     ):
         shutil.copytree(ROOT / "chalicelib", f"{folder}/code/chalicelib")
         shutil.copytree(ROOT / "infra/microvm/agent", f"{folder}/code/infra/microvm/agent")
@@ -307,24 +326,51 @@ def test_there_are_sandboxes_with_few_rights_too(rights: bool, refused: tuple[st
         for path in (folder, str(data)):
             os.chmod(path, 0o755)
         user = 65533 if os.geteuid() == 0 and not rights else None
-        if user is not None:
-            os.chown(data, user, user)
+        key, door = data / "vault-key", data / "door"
+        key.write_text("secret")
+        listener.bind(str(door))
+        listener.listen()
+        for path in (data, key, door):
+            os.chmod(path, 0o755 if path == data else 0o600)
+            if user is not None:
+                os.chown(path, user, user)
         told = elsewhere(
             data,
             """
             machine = await driver.start(token="vm_user", idle=60)
-            async def run(code, language="python"):
-                body = {"language": language, "code": code, "timeoutSeconds": 5}
+            async def run(code, language="python", seconds=5):
+                body = {"language": language, "code": code, "timeoutSeconds": seconds}
                 return (await driver.ask(machine, "/v1/run", body, timeout=50))["stdout"].strip()
             await run("import subprocess; p = subprocess.Popen(['setsid', 'sleep', '1000.125'])")
+            bomb = "import os\\nwhile True:\\n try: os.fork()\\n except OSError: pass"
+            await run(f"import os; open('bomb.py', 'w').write({bomb!r})")
             await run("open('f', 'w').write('kept'); x = 1")
             print(await run("cat f; echo; ls -d /proc/[0-9]* | wc -l", "shell"))
             print(await run("import os; os.path.exists('/etc/passwd') and 'x' in globals()"))
             reach = "import socket; socket.create_connection(('127.0.0.1', %PORT%), timeout=2)"
             print(await run(f"try: {reach}\\nexcept OSError: print('kept in')"))
+            reach = (
+                f"open('/proc/{os.getpid()}/environ', 'rb').read()",
+                f"open('/proc/{os.getppid()}/environ', 'rb').read()",
+                f"os.kill({os.getpid()}, 0)",
+                f"open({os.path.abspath('data/vault-key')!r}).read()",
+                f"open({os.path.join('%ROOT%', 'vault-key')!r}, 'w')",
+                f"socket.socket(socket.AF_UNIX).connect({os.path.abspath('data/door')!r})",
+            )
+            for one in reach:
+                tried = f"try: {one}; print('out')\\nexcept OSError: print('in')"
+                print(await run(f"import socket\\n{tried}"))
+            print(await run("python3 bomb.py", "shell", 1), await run("1 + 1"))
+            stop = "import os, subprocess, time; subprocess.Popen(['python3', 'bomb.py'])"
+            stop += "; time.sleep(0.2); os.kill(os.getppid(), 19)"
+            body = {"language": "python", "code": stop}
+            try:
+                await driver.ask(machine, "/v1/run", body, timeout=2)
+            except MachineUnavailable:
+                pass  # the agent itself is stopped, where it is not the first of its processes
             await driver.terminate(machine.id)
             print(await driver.list(), sorted(os.listdir("data/vms")))
-            """.replace("%PORT%", str(server.getsockname()[1])),
+            """.replace("%PORT%", str(server.getsockname()[1])).replace("%ROOT%", folder),
             python=python,
             checkout=f"{folder}/code",
             refused=refused,
@@ -333,8 +379,13 @@ def test_there_are_sandboxes_with_few_rights_too(rights: bool, refused: tuple[st
         assert told[0] == "kept"
         if not refused and int(told[1]) > 9:
             skip_except_in_ci("this kernel refuses namespaces to a user without rights")
-        assert told[2:] == ["True", "kept in", "[] ['.ended', '.lock']"]
-    assert not [one for one in psutil.process_iter(["cmdline"]) if "1000.125" in command_line(one)]
+        assert told[2:4] == ["True", "kept in"]
+        # not even what is its own user's: this service's secrets, its files, its database's socket
+        assert told[4:10] == ["in"] * 6
+        assert told[10] == " 2"
+        assert told[-1] == "[] ['.ended', '.lock']"
+    left = [command_line(one) for one in running(list(psutil.process_iter()))]
+    assert not [one for one in left if "1000.125" in one or "bomb.py" in one]
 
 
 def _greet(server: socket.socket) -> None:

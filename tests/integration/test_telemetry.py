@@ -16,8 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from chalice.test import Client
 
-from chalicelib import telemetry
+import app as application
+from chalicelib import jobs, telemetry
 from chalicelib.config import Settings
 from tests.conftest import open_door
 from tests.fakes.openai_server import FakeOpenAI, Reply
@@ -201,6 +203,25 @@ def test_a_lost_task_does_not_quote_what_it_failed_on(
     assert CONTENT not in told.text
 
 
+def test_a_function_that_breaks_does_not_quote_what_it_failed_on(
+    start: Callable[..., Stack], told: Told
+) -> None:
+    """Lost if red: the same, for Lambda's own log, where it writes the text of what comes out."""
+    stack = start()
+    stack.node.services.sweep = broken
+    with pytest.raises(jobs.FunctionBroke) as caught, Client(application.app) as client:
+        client.lambda_.invoke("sweep", client.events.generate_cw_event("aws.events", "x", {}, []))
+    assert (str(caught.value), caught.value.__suppress_context__) == ("ValueError", True)
+    (line,) = told.actions("function_broke")
+    assert line["exception_name"] == "ValueError"
+    assert CONTENT not in told.text
+
+
+async def broken(*, unclaimed: float) -> int:
+    """A sweep that comes upon something nobody thought of."""
+    raise ValueError(CONTENT)
+
+
 def test_debug_tells_all(start: Callable[..., Stack], told: Told) -> None:
     """Lost if red: the one level at which a developer sees what the exception said."""
     start(log_level="DEBUG")
@@ -267,6 +288,23 @@ def test_a_turns_lines_say_whose_they_are(
     outcomes = [line["outcome"] for line in told.actions("turn_ended")]
     assert set(outcomes[2:4]) == {"provider_unavailable"}
     assert set(outcomes[:2]) == {"completed"}
+
+
+def test_a_workers_lines_say_whose_they_are(start: Callable[..., Stack], told: Told) -> None:
+    """Lost if red: finding what became of a message that was set aside as a dead letter."""
+    stack = start()
+    stack.node.services.sessions._dispatch = leave
+    door = open_door("chalice", stack, stack.key)
+    session = new_session(door)
+    turn = door.call("POST", f"/v1/sessions/{session}/messages", {"content": "x"}).json["turnId"]
+    stack.node.run(jobs._run_turn(stack.tenant, session))
+    (line,) = told.actions("turn_ended")
+    names = ("tenant_id", "session_id", "turn_id")
+    assert tuple(line.get(name) for name in names) == (stack.tenant, session, turn)
+
+
+async def leave(tenant_id: str, session_id: str) -> None:
+    """Send a turn to nobody, as a queue does whose worker is another process."""
 
 
 def test_one_requests_ids_are_not_on_anothers_lines(

@@ -70,18 +70,18 @@ def mixed_up(app: Chalice) -> list[str]:
 
 def test_every_view_sees_its_own_request() -> None:
     """Lost if red: privacy; a caller is answered with another one's key."""
-    assert mixed_up(PalApp(app_name="probe", configure_logs=False)) == []
+    assert mixed_up(PalApp(app_name="probe")) == []
 
 
 def test_plain_chalice_mixes_requests_up() -> None:
     """Lost if red: the test above, which would then be green whatever the app does."""
-    assert len(mixed_up(Chalice(app_name="probe", configure_logs=False))) > ROUNDS
+    assert len(mixed_up(Chalice(app_name="probe"))) > ROUNDS
 
 
 @pytest.mark.parametrize("owner", ["one", "two"])
 def test_a_request_leaves_nothing_behind(owner: str) -> None:
     """Lost if red: the line between two requests of one warm process."""
-    app = PalApp(app_name="probe", configure_logs=False)
+    app = PalApp(app_name="probe")
     seen: list[Any] = []
 
     @app.route("/who", methods=["GET"])

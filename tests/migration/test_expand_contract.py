@@ -14,6 +14,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from chalicelib.db import Login, Tx
+from chalicelib.db.lock_watch import LockedTooLong, no_long_locks
 from chalicelib.db.migrate import (
     FOLDER,
     MigrationError,
@@ -158,3 +160,36 @@ def test_migration_that_keeps_a_table_is_cancelled(database: TestDatabase, tmp_p
             return await running
 
     assert asyncio.run(run()) == [name]
+
+
+class Late:
+    """A login that the server has no room for at first, and that then loses its connection."""
+
+    def __init__(self, url: str) -> None:
+        self._login, self.tried = Login(url), 0
+
+    async def connect(self) -> Tx:
+        self.tried += 1
+        if self.tried == 1:
+            raise psycopg.OperationalError("sorry, too many clients already")
+        conn = await self._login.connect()
+        if self.tried == 2:
+            await conn.close()
+        return conn
+
+
+def test_locks_are_watched_by_whatever_connection_there_is(database: TestDatabase) -> None:
+    """Lost if red: the same, where the server was full when the migration began."""
+    login = Late(database.owner)
+
+    async def run() -> None:
+        async with (
+            await Login(database.owner).connect() as conn,
+            conn.transaction(),
+            no_long_locks(login, conn, longest=0.2),  # type: ignore[arg-type]
+        ):
+            await conn.execute("LOCK TABLE pal.sessions; SELECT pg_sleep(3600)")
+
+    with pytest.raises(LockedTooLong, match=r"^sessions$"):
+        asyncio.run(asyncio.wait_for(run(), 20))
+    assert login.tried == 3

@@ -74,6 +74,14 @@ def test_process_is_no_root_and_gets_its_signals(lines: list[tuple[str, str]]) -
     assert "PAL_HOST=0.0.0.0" in _last(lines, "ENV")
 
 
+def test_what_it_keeps_lies_where_its_user_may_write(lines: list[tuple[str, str]]) -> None:
+    """`PAL_ISOLATION=local` could start no sandbox: its folder would be one of root's."""
+    (folder,) = re.findall(r"PAL_DATA_DIR=(\S+)", _last(lines, "ENV"))
+    owner, group = _last(lines, "USER").split(":")
+    made = f"install -d -m 700 -o {owner} -g {group} {folder}"
+    assert any(word == "RUN" and made in " ".join(rest.split()) for word, rest in lines)
+
+
 def test_command_runs_on_what_is_installed_and_drains(
     lines: list[tuple[str, str]], database: TestDatabase, tmp_path: Path
 ) -> None:

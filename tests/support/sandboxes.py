@@ -72,6 +72,7 @@ def process_with_driver(
 import asyncio, os, sys
 sys.path.insert(0, {checkout!r})
 from chalicelib.config import Settings
+from chalicelib.isolation.base import MachineUnavailable
 from chalicelib.isolation.local import LocalDriver
 async def main():
     driver = LocalDriver(Settings(data_dir={str(data)!r}), refused={refused!r})

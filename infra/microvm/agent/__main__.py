@@ -6,8 +6,9 @@ Python 3.9 or newer and nothing else. Of the environment:
 - PAL_AGENT_FD         number of a socket that whoever starts this listens on already
 - PAL_AGENT_HOOKS_PORT TCP port of AWS's hooks (see `hooks`); none unless set
 - PAL_AGENT_WORKSPACE  the folder that runs work in, /workspace
-- PAL_AGENT_OWN_USER   1 if all that its user can see to run is its own: then processes are counted,
-                       and ended all at once where they cannot be ended one by one
+- PAL_AGENT_OWN_USER   1 if all that its user can see to run is its own: then no other processes are
+                       counted, and all are ended at once where they cannot be ended one by one;
+                       "signals" if only the latter holds
 - PAL_AGENT_SECONDS, _MEMORY, _PROCESSES, _OUTPUT, _CODE, _FILE: see `limits`
 
 `GET /healthz`, `POST /v1/run`, `POST /v1/read`, `POST /v1/write`: see `server.routes`, and `run`,

@@ -47,8 +47,9 @@ def environment(workspace: str) -> dict[str, str]:
 def restrict(limits: Limits) -> Callable[[], None]:
     """What a child does between fork and exec; it takes no lock, as other threads may hold it."""
     bounds = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, limits.memory)]
-    if _own_user():  # else it would count a person's other processes
-        bounds.append((resource.RLIMIT_NPROC, limits.processes))
+    others = 0 if _own_user() else _of_user()
+    if others is not None:
+        bounds.append((resource.RLIMIT_NPROC, others + limits.processes))
     bounds = [(what, min(most, _hard(what))) for what, most in bounds]
 
     def apply() -> None:
@@ -68,6 +69,23 @@ def restrict(limits: Limits) -> Callable[[], None]:
 def _own_user() -> bool:
     """True if whatever this user runs, as far as can be seen from here, is the agent's."""
     return os.environ.get("PAL_AGENT_OWN_USER") == "1"
+
+
+def _reaches_runs_alone() -> bool:
+    """True if no signal of this process gets to anyone but what it has started."""
+    return _own_user() or os.environ.get("PAL_AGENT_OWN_USER") == "signals"
+
+
+def _of_user() -> int | None:
+    """How many threads this user has already, whoever started them; None if that is not told."""
+    user, found = os.getuid(), None
+    for name in _processes():
+        fields = dict(
+            line.split(":", 1) for line in _read(f"/proc/{name}/status").splitlines() if ":" in line
+        )
+        if fields.get("Uid", "").split()[:1] == [str(user)]:
+            found = (found or 0) + int(fields.get("Threads", 0))
+    return found
 
 
 def _hard(what: int) -> int:
@@ -112,7 +130,7 @@ def sweep(keep: int | None = None) -> bool:
         if not found:
             return True
         time.sleep(0.001)
-    if _own_user():
+    if _reaches_runs_alone():
         # they fork faster than one can end them: this reaches all at once, and not ourselves
         os.kill(-1, signal.SIGKILL)
         _reap(keep)
@@ -130,15 +148,10 @@ def held() -> int:
 
 def _descendants(keep: int | None) -> list[int]:
     children: dict[int, list[int]] = {}
-    try:
-        names = os.listdir("/proc") if _LINUX else []
-    except OSError:
-        return []
-    for name in names:
-        if name.isdigit():
-            state, parent = _parent(name)
-            if state != "Z":
-                children.setdefault(parent, []).append(int(name))
+    for name in _processes():
+        state, parent = _parent(name)
+        if state != "Z":
+            children.setdefault(parent, []).append(int(name))
     found: list[int] = []
     waiting = [os.getpid()]
     while waiting:
@@ -147,6 +160,13 @@ def _descendants(keep: int | None) -> list[int]:
                 found.append(child)
                 waiting.append(child)
     return found
+
+
+def _processes() -> list[str]:
+    try:
+        return [name for name in os.listdir("/proc") if name.isdigit()] if _LINUX else []
+    except OSError:
+        return []
 
 
 def _parent(pid: str) -> tuple[str, int]:
