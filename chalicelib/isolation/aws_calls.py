@@ -1,13 +1,12 @@
 """Calls of Lambda's microVM API: boto3 on threads, its errors as the port's."""
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from chalicelib.isolation.base import MachineGone, MachineUnavailable
+from chalicelib.threads import on_own_thread
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,9 @@ class Calls:
 
         Raises MachineGone for a VM that is not there, Conflict and MachineUnavailable.
         """
-        answer: dict[str, Any] = await _in_thread(lambda: self._call(operation, parameters))
+        answer: dict[str, Any] = await on_own_thread(
+            lambda: self._call(operation, parameters), name="microvm"
+        )
         return answer
 
     def close(self) -> None:
@@ -110,28 +111,3 @@ def _make_client() -> Any:
             tcp_keepalive=True,
         ),
     )
-
-
-async def _in_thread(work: Callable[[], Any]) -> Any:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def tell(result: Any, failure: Exception | None) -> None:
-        if done.cancelled():
-            return
-        if failure is not None:
-            done.set_exception(failure)
-        else:
-            done.set_result(result)
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except Exception as exc:
-            failure = exc
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(tell, result, failure)
-
-    threading.Thread(target=run, name="microvm", daemon=True).start()
-    return await done

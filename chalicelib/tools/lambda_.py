@@ -6,19 +6,18 @@ names of functions of this account and region, in any version; one with `:` is c
 that the definition says, so an ARN, which may be of another account, has to be named as one.
 """
 
-import asyncio
 import base64
 import json
 import math
 import os
 import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from chalicelib.providers.base import ToolSpec
+from chalicelib.threads import on_own_thread
 from chalicelib.tools.base import Tool, ToolContext, ToolFailed
 from chalicelib.tools.excerpt import beginning
 
@@ -51,7 +50,9 @@ async def lambda_tools(
         function = definition.function
         if not may_invoke(function, tenant_id=tenant_id, patterns=deps.settings.tool_lambdas):
             raise ToolFailed(f"The function {function} is not one that tools may invoke here.")
-        return await _in_thread(lambda: _invoke(function, arguments, context, timeout))
+        return await on_own_thread(
+            lambda: _invoke(function, arguments, context, timeout), name="lambda-tool"
+        )
 
     return [
         Tool(
@@ -160,33 +161,6 @@ def _client(timeout: int, endpoint: str | None) -> Any:
             tcp_keepalive=True,
         ),
     )
-
-
-async def _in_thread(work: Callable[[], str]) -> str:
-    """The work's result, from a thread of its own that keeps no process from ending."""
-    # not one of the loop's: those also resolve names, and a call may hang for minutes
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[str] = loop.create_future()
-
-    def tell(result: str | None, exc: Exception | None) -> None:
-        if done.cancelled():
-            return
-        if exc is not None:
-            done.set_exception(exc)
-        else:
-            done.set_result(result or "")
-
-    def run() -> None:
-        result, raised = None, None
-        try:
-            result = work()
-        except Exception as exc:
-            raised = exc
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(tell, result, raised)
-
-    threading.Thread(target=run, name="lambda-tool", daemon=True).start()
-    return await done
 
 
 def _error_of(payload: bytes) -> str:

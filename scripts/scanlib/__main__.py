@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from packagelib import PackagingError, make
-
+from ..packagelib import PackagingError, make
 from .exceptions import Finding, complaints, exceptions_of
 from .expansion import expand
 

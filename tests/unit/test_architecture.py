@@ -29,6 +29,7 @@ FLOORS = (
         "loglines",
         "telemetry",
         "bridge",
+        "threads",
         "db",
         "outbound",
         "vault",

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...packagelib.expansion import expand
 from ..account import Account
 from ..artifacts import Bucket, upload
 from . import building, comparison
 from .building import Built
-from .expansion import expand, parameter_values, values_of
 from .kinds import KINDS
+from .parameters import parameter_values, values_of
 from .place import Place
 from .server import Emulator
 
@@ -31,7 +32,7 @@ def deploy(
     uploaded = upload(template, folder, bucket)
     parameters = parameter_values(template, dict(given), account, place.stack)
     plain = {name: value for name, value in parameters.items() if not name.startswith("AWS::")}
-    expanded = expand(uploaded, plain, account)
+    expanded = expand(uploaded, plain, region=account.region)
     built = building.build(expanded, values_of(expanded, parameters), place, say)
     comparison.require_all(built, place)
     for name, reason in sorted(built.absent.items()):

@@ -1,41 +1,10 @@
-"""The template with SAM's types written out, as CloudFormation itself would."""
+"""The values of an expanded template, of which nothing is made yet."""
 
-import copy
-import logging
-import os
 from typing import Any
-
-import boto3
 
 from ..account import Account
 from ..errors import DeployError
 from .values import Values
-
-
-def expand(
-    template: dict[str, Any], parameters: dict[str, Any], account: Account
-) -> dict[str, Any]:
-    """Plain CloudFormation; raises DeployError where SAM would refuse the template."""
-    # heavy, and only wanted here
-    from samtranslator.model.exceptions import InvalidDocumentException
-    from samtranslator.parser.parser import Parser
-    from samtranslator.translator.translator import Translator
-
-    # it complains at its end of metrics of its own that no one has asked for
-    logging.getLogger("samtranslator").setLevel(logging.ERROR)
-    # SAM takes the region from a session of the default kind
-    os.environ.setdefault("AWS_DEFAULT_REGION", account.region)
-    translator = Translator(
-        {}, Parser(), boto_session=boto3.session.Session(region_name=account.region)
-    )
-    try:
-        made: dict[str, Any] = translator.translate(
-            copy.deepcopy(template), parameter_values=dict(parameters), feature_toggle=None
-        )
-    except InvalidDocumentException as exc:
-        causes = "; ".join(str(one.message) for one in exc.causes)
-        raise DeployError(f"SAM refuses the template: {causes}") from exc
-    return made
 
 
 def parameter_values(
