@@ -204,6 +204,14 @@ USES = (
         asks=_master,
         why="the bootstrap logs in as the master user",
     ),
+    Use(
+        site="chalicelib.db.iam",
+        operation="sts:AssumeRoleWithWebIdentity",
+        by=frozenset(),
+        asks=lambda on, stage: (),
+        why="a container signs its logins with what a cluster gives it; functions have it in the "
+        "environment",
+    ),
 )
 
 # what Lambda itself does with a function's role, and the code could not without it
