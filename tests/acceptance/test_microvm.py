@@ -181,3 +181,38 @@ def test_the_laptops_machines_keep_what_a_session_has_worked_out(
     assert len(stack.node.run(driver.list())) == 1
     assert http.call("POST", f"/v1/sessions/{session}/stop").status == 200
     assert stack.node.run(driver.list()) == []
+
+
+def test_code_of_a_cancelled_turn_holds_up_no_other(
+    make_stack: Callable[..., Stack], provider: FakeOpenAI, tmp_path: Path
+) -> None:
+    """Lost if red: ten minutes of every turn that follows one with a loop without end."""
+    stack = make_stack(isolation="local", data_dir=str(tmp_path))
+    http = stack.http()
+    patient = [{**one, "timeout": 600} for one in TOOLS]
+    assert http.call("POST", "/v1/agents", {**AGENT, "tools": patient}).status == 201
+    session = new_session(http, "coder")
+    provider.script(code("open('begun', 'w').close()\nwhile True: pass"))
+    path = f"/v1/sessions/{session}"
+    turn_id = http.call("POST", f"{path}/messages", {"content": "for ever"}).json["turnId"]
+    machines = stack.node.services.machines
+
+    def begun() -> bool:
+        """Reads wait for no run."""
+        asked = machines.ask(
+            stack.caller.tenant_id,
+            session,
+            "/v1/read",
+            {"path": "begun"},
+            turn_id=turn_id,
+            seconds=20,
+            again=True,
+        )
+        return stack.node.run(asked).refused is None
+
+    until(begun)
+    assert http.call("POST", f"{path}/cancel").json["turnId"] == turn_id
+    provider.script(code("6 * 7"), Reply(pieces=["42."]))
+    events = turn(http, session, "and now?")
+    assert events[-1].data["text"] == "42."
+    assert "42" in results(http, session)[-1][1]

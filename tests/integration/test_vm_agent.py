@@ -181,6 +181,28 @@ def test_python_that_ended_between_runs_is_told_of(agent: Agent) -> None:
     assert answer["restarted"]
 
 
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        pytest.param("python", "open('begun', 'w').close()\nwhile True: pass", id="python"),
+        pytest.param("shell", "touch begun; exec sleep 1000", id="shell"),
+    ],
+)
+def test_a_run_ends_when_its_caller_hangs_up(agent: Agent, language: str, code: str) -> None:
+    """A turn that was cancelled would hold up the session's next ones, for ten minutes."""
+    agent.run("x = 1")
+    agent.shell("rm -f begun")
+    body = json.dumps({"language": language, "code": code, "timeoutSeconds": 300})
+    connection = SocketConnection(agent.socket)
+    connection.request("POST", "/v1/run", body)
+    until(lambda: (agent.workspace / "begun").exists())
+    connection.close()
+    answer = agent.run("'x' in globals()", timeoutSeconds=30)
+    assert answer["stdout"] == f"{language == 'shell'}\n"
+    # what was lost is told to whoever comes next
+    assert answer.get("restarted", False) == (language == "python")
+
+
 def test_runs_take_turns(agent: Agent) -> None:
     """Two tools called at once must not mix their output, nor hang each other."""
     agent.shell("mkfifo gate; rm -f begun")

@@ -19,10 +19,10 @@ _SECONDS_FOR_A_TRIAL = 240  # a snapshot's disk is slow at first
 def hooks(runner: Runner) -> dict[tuple[str, str], Route]:
     """Their routes; 200 is "done", 503 is "ask again"."""
 
-    def ready(_: dict[str, Any]) -> dict[str, Any]:
+    def ready(*_: Any) -> dict[str, Any]:
         return {}
 
-    def validate(_: dict[str, Any]) -> dict[str, Any]:
+    def validate(*_: Any) -> dict[str, Any]:
         """Run the real thing once: AWS notes what it reads of the snapshot, to fetch it ahead."""
         for language, code in _TRIALS:
             asked = {"language": language, "code": code, "timeoutSeconds": _SECONDS_FOR_A_TRIAL}
@@ -31,11 +31,11 @@ def hooks(runner: Runner) -> dict[tuple[str, str], Route]:
         runner.forget()
         return {}
 
-    def run(_: dict[str, Any]) -> dict[str, Any]:
+    def run(*_: Any) -> dict[str, Any]:
         runner.forget()
         return {}
 
-    def resume(_: dict[str, Any]) -> dict[str, Any]:
+    def resume(*_: Any) -> dict[str, Any]:
         return {}
 
     told = {"ready": ready, "validate": validate, "run": run, "resume": resume}

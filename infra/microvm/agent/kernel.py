@@ -61,11 +61,12 @@ class Kernel:
         assert process.stderr is not None
         return process.stdout.fileno(), process.stderr.fileno()
 
-    def run(
-        self, code: str, capture: Capture, *, until: float, too_much: Callable[[], bool]
-    ) -> Ended:
-        """Run it in the process that `start` has given, and end that where it cannot go on."""
-        ended = self._run(code, capture, until, too_much)
+    def run(self, code: str, capture: Capture, *, until: float, over: Callable[[], str]) -> Ended:
+        """Run it in the process that `start` has given, and end that where it cannot go on.
+
+        `over` tells why it is to be ended before `until`, nothing while it is not.
+        """
+        ended = self._run(code, capture, until, over)
         capture.drain()
         if ended.note:
             self.end()
@@ -110,9 +111,7 @@ class Kernel:
                 os.close(number)
         self._channel = here
 
-    def _run(
-        self, code: str, capture: Capture, until: float, too_much: Callable[[], bool]
-    ) -> Ended:
+    def _run(self, code: str, capture: Capture, until: float, over: Callable[[], str]) -> Ended:
         assert self._process is not None
         assert self._channel is not None
         channel, asked = self._channel, secrets.token_hex(8)
@@ -126,12 +125,12 @@ class Kernel:
             return self._died()
         channel.setblocking(False)
         answer = _Answer(channel)
-        over = False
+        why = ""
 
         def ended() -> bool:
-            nonlocal over
-            over = over or too_much()
-            return over or answer.whole()
+            nonlocal why
+            why = why or over()
+            return bool(why) or answer.whole()
 
         while not ended():
             if not capture.follow(ended, until=until, beside=(channel.fileno(),)):
@@ -140,8 +139,8 @@ class Kernel:
                 if time.monotonic() >= until:
                     return Ended(None, timed_out=True, note="its time was up")
                 time.sleep(0.02)
-        if over:
-            return Ended(None, note="it held too much memory")
+        if why:
+            return Ended(None, note=why)
         if answer.gone:
             return self._died()
         told = answer.parsed(asked)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import processes
@@ -31,11 +32,17 @@ class Runner:
         self._kernel = Kernel(workspace, limits)
         self._turn = threading.Lock()
         self._shell: subprocess.Popen[bytes] | None = None
+        self._lost = False  # variables, of which no one has been told
         self._ending = False
         threading.Thread(target=self._look_after, daemon=True).start()
 
-    def run(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Run code and tell how it went; a second run waits for the first, for its own time."""
+    def run(
+        self, body: dict[str, Any], hung_up: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
+        """Run code and tell how it went; a second run waits for the first, for its own time.
+
+        A run whose caller has hung up is ended: a turn that was cancelled holds up no other.
+        """
         language = text(body, "language")
         if language not in ("python", "shell"):
             raise Refused('language must be "python" or "shell".')
@@ -51,7 +58,7 @@ class Runner:
         if not self._turn.acquire(timeout=seconds):
             raise Refused("Another run has not ended yet.", "busy", status=409)
         try:
-            return self._timed(language, code, seconds, int(limit))
+            return self._timed(language, code, seconds, int(limit), hung_up)
         finally:
             if self._ending:
                 threading.Event().wait()  # the agent ends: no answer, rather than a wrong one
@@ -83,11 +90,14 @@ class Runner:
             finally:
                 self._turn.release()
 
-    def _timed(self, language: str, code: str, seconds: float, limit: int) -> dict[str, Any]:
+    def _timed(
+        self, language: str, code: str, seconds: float, limit: int, hung_up: Callable[[], bool]
+    ) -> dict[str, Any]:
         began = time.monotonic()
         perform = self._in_shell if language == "shell" else self._in_kernel
+        watch = _Watch(self._limits.memory, hung_up)
         try:
-            capture, ended = perform(code, began + seconds, limit)
+            capture, ended = perform(code, began + seconds, limit, watch)
         except BlockingIOError:  # no process can be made
             processes.sweep()
             self._kernel.end()
@@ -110,17 +120,21 @@ class Runner:
             answer["restarted"] = True
         return answer
 
-    def _in_kernel(self, code: str, until: float, limit: int) -> tuple[Capture, Ended]:
-        lost = self._kernel.has_ended()
+    def _in_kernel(
+        self, code: str, until: float, limit: int, watch: _Watch
+    ) -> tuple[Capture, Ended]:
+        lost, self._lost = self._lost or self._kernel.has_ended(), False
         stdout, stderr = self._kernel.start()
         capture = Capture(stdout, stderr, limit=limit)
-        ended = self._kernel.run(code, capture, until=until, too_much=_Scale(self._limits.memory))
+        ended = self._kernel.run(code, capture, until=until, over=watch)
+        self._lost = watch.hung_up
         if lost and not ended.note:
             ended = ended._replace(note="Python had ended since the last run")
         return capture, ended
 
-    def _in_shell(self, code: str, until: float, limit: int) -> tuple[Capture, Ended]:
-        scale = _Scale(self._limits.memory)
+    def _in_shell(
+        self, code: str, until: float, limit: int, watch: _Watch
+    ) -> tuple[Capture, Ended]:
         with subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", code],
             cwd=self._workspace,
@@ -137,35 +151,40 @@ class Runner:
             capture = Capture(shell.stdout.fileno(), shell.stderr.fileno(), limit=limit)
             try:
                 in_time = capture.follow(
-                    lambda: _has_ended(shell) or scale(), until=until
-                ) and _wait(shell, until, scale)
+                    lambda: _has_ended(shell) or bool(watch()), until=until
+                ) and _wait(shell, until, watch)
             finally:
                 processes.kill_group(shell.pid)  # not waited for yet, so its number is its own
                 code_of_shell = shell.wait()
                 kept = processes.sweep(self._kernel.pid)
                 self._shell = None
             capture.drain()
-        if scale.over:
-            return capture, Ended(None, note="it held too much memory")
+        if watch.why:
+            return capture, Ended(None, note=watch.why)
         if not in_time:
             return capture, Ended(None, timed_out=True, note="its time was up")
         note = "" if kept else "its processes could not be ended otherwise"
         return capture, Ended(code_of_shell, note=note)
 
 
-class _Scale:
-    """Whether runs hold more than they may; looks now and then, and remembers."""
+class _Watch:
+    """Why a run is to be ended before its time, nothing while it is not; looks now and then."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, hung_up: Callable[[], bool]) -> None:
+        self._most, self._hung_up = most, hung_up
         self._next = time.monotonic() + _BETWEEN_LOOKS
-        self.over = False
+        self.why = ""
+        self.hung_up = False
 
-    def __call__(self) -> bool:
-        if not self.over and time.monotonic() >= self._next:
-            self.over = processes.held() > self._most
+    def __call__(self) -> str:
+        if not self.why and time.monotonic() >= self._next:
+            self.hung_up = self._hung_up()
+            if self.hung_up:
+                self.why = "no one waits for it any more"
+            elif processes.held() > self._most:
+                self.why = "it held too much memory"
             self._next = time.monotonic() + _BETWEEN_LOOKS
-        return self.over
+        return self.why
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -175,10 +194,10 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _wait(process: subprocess.Popen[bytes], until: float, scale: _Scale) -> bool:
+def _wait(process: subprocess.Popen[bytes], until: float, watch: _Watch) -> bool:
     """False if its time is up before it ends; it may have closed its output long before."""
     pause = 0.0005
-    while not _has_ended(process) and not scale():
+    while not _has_ended(process) and not watch():
         if time.monotonic() >= until:
             return False
         time.sleep(pause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import socketserver
 import sys
@@ -16,17 +17,19 @@ from refusal import Refused
 from runner import Runner
 from workspace import Workspace
 
-Route = Callable[[dict[str, Any]], dict[str, Any]]
+Route = Callable[[dict[str, Any], Callable[[], bool]], dict[str, Any]]
+"""Called with the body, and what tells whether the caller has hung up."""
+
 _SECONDS_TO_SEND = 60
 
 
 def routes(runner: Runner, workspace: Workspace) -> dict[tuple[str, str], Route]:
     """What there is to call, by method and path."""
     return {
-        ("GET", "/healthz"): lambda _: {"ok": True},
+        ("GET", "/healthz"): lambda *_: {"ok": True},
         ("POST", "/v1/run"): runner.run,
-        ("POST", "/v1/read"): workspace.read,
-        ("POST", "/v1/write"): workspace.write,
+        ("POST", "/v1/read"): lambda body, _: workspace.read(body),
+        ("POST", "/v1/write"): lambda body, _: workspace.write(body),
     }
 
 
@@ -96,11 +99,18 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if route is None:
                 raise Refused("There is no such call.", "not_found", status=404)
-            self._answer(200, route(body))
+            self._answer(200, route(body, self._hung_up))
         except Refused as exc:
             self._refuse(exc)
         except OSError as exc:
             self._answer(500, {"error": f"The agent could not: {exc.strerror}.", "code": "failed"})
+
+    def _hung_up(self) -> bool:
+        try:
+            readable = select.select([self.connection], [], [], 0)[0]
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return True
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "")
